@@ -1,0 +1,48 @@
+# The two commands of the README are `make demo` and `make test`; the rest is for those who work on GPACK.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO   := .demo
+SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml
+
+.PHONY: help demo test codegen codegen-check lint types format bench ci clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## install, take a real model, convert, verify, inspect
+	@$(BIN)/python -m demo --python $(BIN)/python --place $(DEMO)
+
+test: $(VENV)/.installed  ## run the tests
+	$(BIN)/python -m pytest
+
+codegen: $(VENV)/.installed  ## regenerate everything from schema/*.yaml
+	$(BIN)/python -m codegen $(SCHEMAS)
+
+codegen-check: $(VENV)/.installed  ## fail where generated files differ from the schema
+	$(BIN)/python -m codegen $(SCHEMAS) --check
+
+lint: $(VENV)/.installed  ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed  ## mypy, strict
+	$(BIN)/mypy
+
+format: $(VENV)/.installed  ## let ruff fix and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed  ## measure against peers in the same run
+	$(BIN)/python -m bench
+
+ci: lint types codegen-check test  ## all that CI runs
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) $(DEMO) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,376 @@
+"""Kaitai Struct: the whole file as a grammar that Kaitai's compiler turns into parsers in many languages.
+
+What decides the shape of the grammar was tried with compiler 0.11 and its targets:
+
+- A body with `size` and `type` is read at once, so payloads have none: types get offset and length as parameters
+  and read lazily from the root's stream.
+- Fields stay plain numbers, because Java turns unknown values of an enumeration into null; an instance beside the
+  field gives the enumeration.
+- Go adds and compares numbers of one type only, and Rust computes in 32 bits as soon as types differ. A parameter of
+  type u8 and a value cast by `.as<u8>` are of one type for both; a u8 read from the file is of another.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from codegen import kaitai_rules
+from codegen.model import (
+    Enum,
+    Field,
+    FilePart,
+    Flags,
+    Part,
+    Schema,
+    Section,
+    Sequence,
+    Struct,
+    Table,
+    Type,
+    snake,
+)
+from codegen.render import render
+
+KS_VERSION = "0.9"  # the first with `valid` and `bit-endian`
+DOC_WIDTH = 96
+SCALARS = {"i8": "s1", "i16": "s2", "i32": "s4", "i64": "s8", "f32": "f4", "f64": "f8"} | {
+    f"u{8 * size}": f"u{size}" for size in (1, 2, 4, 8)
+}
+Node = dict[str, Any]
+
+
+class _Hex(int):
+    """A number that YAML shows in hexadecimal."""
+
+
+class _Block(str):
+    """A text that YAML shows as a literal block."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as Kaitai's format gallery writes it: block style, lists indented."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indents lists inside mappings."""
+        super().increase_indent(flow, False)
+
+
+_Dumper.add_representer(_Hex, lambda dumper, item: dumper.represent_scalar("tag:yaml.org,2002:int", f"0x{item:x}"))
+_Dumper.add_representer(_Block, lambda dumper, item: dumper.represent_scalar("tag:yaml.org,2002:str", item, style="|"))
+
+
+def emit(schema: Schema) -> str:
+    """The text of the `.ksy` file."""
+    body: Node = {"doc": _doc(_file_doc(schema))}
+    if "markdown" in schema.outputs:
+        body["doc-ref"] = schema.outputs["markdown"]
+    if schema.file:
+        body["instances"] = {part.id: _file_part(part) for part in schema.file}
+    body["types"] = {
+        **{snake(item.name): _struct(schema, item) for item in schema.structs},
+        **_bodies(schema),
+        **{snake(item.name): _flags(schema, item) for item in schema.flags},
+    }
+    if schema.enums:
+        body["enums"] = {snake(item.name): _enum(item) for item in schema.enums}
+    return render("ksy.j2", schema=schema, ks_version=KS_VERSION, body=_dump(body))
+
+
+def _dump(node: Node) -> str:
+    """The node as YAML, with a blank line between top-level keys and between types."""
+    parts = []
+    for key, value in node.items():
+        if key in ("types", "enums"):
+            items = (textwrap.indent(_yaml({name: item}), "  ") for name, item in value.items())
+            parts.append(f"{key}:\n" + "\n".join(items))
+        else:
+            parts.append(_yaml({key: value}))
+    return "\n".join(parts)
+
+
+def _yaml(node: Node) -> str:
+    return yaml.dump(node, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+
+
+def _doc(text: str) -> str:
+    """A doc text: short ones on one line, others as a wrapped block."""
+    paragraphs = [textwrap.fill(part, DOC_WIDTH) for part in text.split("\n\n")]
+    joined = "\n\n".join(paragraphs)
+    return _Block(joined + "\n") if "\n" in joined else joined
+
+
+def _file_doc(schema: Schema) -> str:
+    spanning = [rule.id for rule in schema.rules if rule.where]
+    sweeps = [rule.id for rule in schema.rules if rule.sweep and rule.sweep != "u64"]
+    parts = [
+        schema.doc,
+        "Payloads are never read as a whole; read them from the stream, at the offset and size given.",
+    ]
+    if spanning or sweeps:
+        parts.append(
+            "This grammar checks structure. It leaves to a full reader the rules that span several structures, and "
+            f"those that a later version may lift: {', '.join((*sweeps, *spanning))}."
+        )
+    return "\n\n".join(parts)
+
+
+def _file_part(part: FilePart) -> Node:
+    node: Node = {"pos": _number(part.at), "type": snake(part.type)}
+    if part.repeat:
+        node |= {"repeat": "expr", "repeat-expr": _number(part.repeat)}
+    return {**node, "doc": _doc(part.doc)}
+
+
+def _number(text: str | int) -> str | int:
+    return int(text) if str(text).isdigit() else text
+
+
+# ---------------------------------------------------------------- structs
+
+
+def _struct(schema: Schema, item: Struct) -> Node:
+    checks = kaitai_rules.checks_of(schema, item)
+    doc = item.doc
+    if checks.unchecked:
+        doc += f"\n\nNot checked, or only in part: {', '.join(checks.unchecked)}."
+    node: Node = {"-orig-id": item.name, "doc": _doc(doc)}
+    if _heap_header(schema, item):
+        node["params"] = [{"id": "ofs_heap", "type": "u8", "doc": "Start of the heap, from the start of the file."}]
+    node["seq"] = [_field(f, checks.by_field.get(f.name)) for f in item.fields]
+    instances = {**_enum_instances(item), **_ref_instances(schema, item), **_body_instance(schema, item)}
+    return {**node, "instances": instances} if instances else node
+
+
+def _field(f: Field, valid: Any) -> Node:
+    node: Node = {"id": f.name, **_type(f)}
+    if valid is not None:
+        node["valid"] = _Hex(valid) if isinstance(valid, int) and "magic" in f.name else valid
+    return {**node, "doc": _doc(f.doc)}
+
+
+def _type(f: Field) -> Node:
+    if f.type.base == "ascii":
+        return {"size": f.type.count, "type": "strz", "encoding": "ASCII"}
+    if f.type.base == "bytes":
+        return {"size": f.type.count}
+    if f.flags:
+        return {"size": f.type.size, "type": snake(f.flags)}
+    return _numbers(f.type)
+
+
+def _numbers(kind: Type) -> Node:
+    node: Node = {"type": SCALARS[kind.base]}
+    return node if kind.count is None else {**node, "repeat": "expr", "repeat-expr": kind.count}
+
+
+def _enum_instances(item: Struct) -> Node:
+    return {
+        f"{f.name}_enum": {
+            "value": f.name,
+            "enum": snake(f.enum),
+            "doc": f"`{f.name}` as an enumeration, where it is known.",
+        }
+        for f in item.fields
+        if f.enum and not f.type.is_array
+    }
+
+
+def _heap_header(schema: Schema, item: Struct) -> Struct | None:
+    """The table header that has the heap of this row, where the row refers to one."""
+    header = schema.table_of_rows(item.name) if item.refs else None
+    return header if header and any(f.name == "ofs_heap" for f in header.fields) else None
+
+
+def _ref_instances(schema: Schema, item: Struct) -> Node:
+    if not _heap_header(schema, item):
+        return {}
+    made: Node = {}
+    for f in item.fields:
+        if f.ref and f.name == f"{f.ref}_offset":
+            node: Node = {"io": "_root._io", "pos": f"ofs_heap + {f.name}.as<u8>", "size": f"{f.ref}_length"}
+            if f.ref_unit == "text":
+                node |= {"type": "str", "encoding": "UTF-8"}
+            made[f.ref] = {**node, "doc": _doc(f.ref_doc)}
+    return made
+
+
+def _body_instance(schema: Schema, item: Struct) -> Node:
+    """The payload of a directory entry, by its kind."""
+    kind = next((f.name for f in item.fields if f.enum == "SectionKind"), None)
+    if not kind or item.name not in {part.type for part in schema.file} or not schema.sections:
+        return {}
+    cases = {f"section_kind::{section.id.lower()}": _body_type(section) for section in schema.sections}
+    cases = {case: name for case, name in cases.items() if name}
+    if not cases:
+        return {}
+    body = {
+        "io": "_root._io",
+        "pos": "offset",
+        "type": {"switch-on": f"{kind}_enum", "cases": cases},
+        "doc": _doc("The payload, where it is more than a blob; nothing is read before it is asked for."),
+    }
+    return {"body": body}
+
+
+# ---------------------------------------------------------------- section bodies
+
+
+def _body_type(section: Section) -> str:
+    """Type of a section's payload, with its arguments; empty for a blob."""
+    if section.body.shape == "blob":
+        return ""
+    if section.body.shape == "single":
+        return snake(section.body.target)
+    return f"{snake(section.name)}_body(offset, size)"
+
+
+def _bodies(schema: Schema) -> dict[str, Node]:
+    made = {}
+    for section in schema.sections:
+        name = f"{snake(section.name)}_body"
+        if section.body.shape == "table":
+            made[name] = _table_body(schema, section)
+        elif section.body.shape == "sequence":
+            made[name] = _sequence_body(schema, section)
+            made.update(_part_types(schema.sequence(section.body.target)))
+        elif section.body.shape == "json":
+            made[name] = _json_body(section)
+    return made
+
+
+def _body(section: Section, doc: str, header: str | None, instances: Node) -> Node:
+    place = [
+        ("ofs_section", "Start of the section, from the start of the file."),
+        ("len_section", "Its length."),
+    ]
+    node: Node = {
+        "-orig-id": section.name,
+        "doc": _doc(doc),
+        "params": [{"id": name, "type": "u8", "doc": meaning} for name, meaning in place],
+    }
+    if header:
+        node["seq"] = [{"id": "header", "type": snake(header)}]
+    return {**node, "instances": instances}
+
+
+def _table_body(schema: Schema, section: Section) -> Node:
+    header = schema.struct(section.body.target)
+    return _body(section, section.doc, header.name, {t.id: _rows(schema, t) for t in header.tables})
+
+
+def _rows(schema: Schema, table: Table) -> Node:
+    row = schema.struct(table.rows)
+    heap = "(ofs_section + header.ofs_heap.as<u8>)" if _heap_header(schema, row) else ""
+    return {
+        "pos": f"ofs_section + header.{table.offset}.as<u8>",
+        "size": f"header.{table.stride}",
+        "type": f"{snake(row.name)}{heap}",
+        "repeat": "expr",
+        "repeat-expr": f"header.{table.count}",
+        "doc": _doc(f"Rows, `{table.stride}` apart: what a later version appends to a row is skipped."),
+    }
+
+
+def _json_body(section: Section) -> Node:
+    text = {
+        "pos": "ofs_section",
+        "size": "len_section",
+        "type": "str",
+        "encoding": "UTF-8",
+        "doc": "The JSON text.",
+    }
+    return _body(section, section.doc, None, {"text": text})
+
+
+def _sequence_body(schema: Schema, section: Section) -> Node:
+    sequence = schema.sequence(section.body.target)
+    instances: Node = {}
+    end: str | int = schema.struct(sequence.header).size
+    for part in sequence.parts:
+        start, length = f"ofs_{part.name}", f"len_{part.name}"
+        up = sequence.alignment - 1
+        aligned: str | int = f"({end} + {up}) / {sequence.alignment} * {sequence.alignment}"
+        if isinstance(end, int):
+            aligned = (end + up) // sequence.alignment * sequence.alignment
+        instances[start] = {
+            "value": f"({aligned}).as<u8>",
+            "doc": f"Start of `{part.name}`, from the start of the section.",
+        }
+        instances[length] = {"value": _length(part), "doc": f"Bytes of `{part.name}`."}
+        instances[part.name] = _part(sequence, part)
+        end = f"{start} + {length}"
+    return _body(section, f"{section.doc} {sequence.doc}", sequence.header, instances)
+
+
+def _length(part: Part) -> str:
+    """Bytes of a part. Every cast keeps some target from computing in 32 bits."""
+    return f"(({_count(part, '.as<u8>')}) * {part.type.size}).as<u8>"
+
+
+def _count(part: Part, cast: str = "") -> str:
+    """The count of elements, in terms of a body's `header`."""
+    tree = ast.parse(part.count, mode="eval")
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return re.sub(
+        r"[A-Za-z_]\w*",
+        lambda match: f"header.{match[0]}{cast}" if match[0] in names else match[0],
+        part.count,
+    )
+
+
+def _part(sequence: Sequence, part: Part) -> Node:
+    node: Node = {"pos": f"ofs_section + ofs_{part.name}"}
+    if part.type.is_blob or part.type == Type("u8", None):
+        node["size"] = f"len_{part.name}"
+    else:
+        kind = _item_name(sequence, part) if part.type.is_array else SCALARS[part.type.base]
+        node |= {"type": kind, "repeat": "expr", "repeat-expr": _count(part)}
+    return {**node, "doc": _doc(part.doc)}
+
+
+def _item_name(sequence: Sequence, part: Part) -> str:
+    return f"{snake(sequence.name)}_{part.name}_item"
+
+
+def _part_types(sequence: Sequence) -> dict[str, Node]:
+    """Types of the elements that are arrays themselves."""
+    return {
+        _item_name(sequence, part): {"doc": _doc(part.doc), "seq": [{"id": "values", **_numbers(part.type)}]}
+        for part in sequence.parts
+        if part.type.is_array
+    }
+
+
+# ---------------------------------------------------------------- flags and enumerations
+
+
+def _flags(schema: Schema, item: Flags) -> Node:
+    node: Node = {"meta": {"bit-endian": "le"}, "-orig-id": item.name, "doc": _doc(item.doc)}
+    if item.bits:
+        node["seq"] = _bits(item, kaitai_rules.required_bits(schema, item.name))
+    number = {"pos": 0, "type": SCALARS[item.repr], "doc": "All bits as one number, unknown ones too."}
+    return {**node, "instances": {"as_int": number}}
+
+
+def _bits(item: Flags, required: set[str]) -> list[Node]:
+    made: list[Node] = []
+    next_bit = 0
+    for bit in sorted(item.bits, key=lambda bit: bit.bit):
+        if bit.bit > next_bit:
+            made.append({"id": f"reserved_{next_bit}", "type": f"b{bit.bit - next_bit}"})
+        node: Node = {"id": bit.name.lower(), "-orig-id": f"{item.prefix}{bit.name}", "type": "b1"}
+        if bit.name in required:
+            node["valid"] = True
+        made.append({**node, "doc": _doc(bit.doc)})
+        next_bit = bit.bit + 1
+    return made
+
+
+def _enum(item: Enum) -> Mapping[int, Node]:
+    return {value.value: {"id": value.name.lower(), "doc": _doc(value.doc)} for value in item.values}

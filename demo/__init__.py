@@ -1,0 +1,1 @@
+"""`make demo`: a real model through convert, verify and inspect."""

@@ -1,0 +1,1 @@
+"""The container: header, directory, footer and manifest; sections are bytes here."""

@@ -1,0 +1,169 @@
+"""A file that appears whole or not at all: written beside its destination, synced, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from .. import errors
+
+
+class AtomicFile:
+    """`<output>.tmp.<pid>` beside the destination, as a context manager.
+
+    `commit` renames it into place; leaving the block without it removes it, whatever happened. The temporary file is
+    locked while it is written, so that a later run can tell an abandoned one and remove it.
+
+    Attributes:
+        path: The temporary file.
+        descriptor: Open for reading and writing.
+    """
+
+    def __init__(self, destination: str | os.PathLike[str], size: int) -> None:
+        """Reserves `size` bytes.
+
+        Raises:
+            PathError: The folder is missing or not writable, or the disk has not enough space.
+        """
+        self.destination = Path(destination)
+        self.path = self.destination.with_name(f"{self.destination.name}.tmp.{os.getpid()}")
+        self._committed = False
+        if self.destination.is_dir():
+            raise errors.PathError("the output is a directory", code="io.write", path=destination)
+        try:
+            remove_abandoned(self.destination)
+            check_space(self.destination, size)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            self.descriptor = os.open(self.path, flags, 0o666)
+        except OSError as error:
+            raise write_error(error, self.destination, size) from error
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _reserve(self.descriptor, size)
+        except OSError as error:
+            self._discard()
+            raise write_error(error, self.destination, size) from error
+
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
+        """Writes all of the data at a byte offset.
+
+        Raises:
+            PathError: The disk is full or failed.
+        """
+        view = memoryview(data)
+        try:
+            while view:
+                count = os.pwrite(self.descriptor, view, offset)
+                view = view[count:]
+                offset += count
+        except OSError as error:
+            raise write_error(error, self.destination, len(view)) from error
+
+    def sync(self) -> None:
+        """Waits until the file's bytes are on the disk."""
+        try:
+            os.fsync(self.descriptor)
+        except OSError as error:
+            raise write_error(error, self.destination, 0) from error
+
+    def commit(self) -> None:
+        """Renames the file to its destination, and waits until the folder is on the disk too."""
+        try:
+            os.rename(self.path, self.destination)
+            self._committed = True
+            folder = os.open(self.destination.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise write_error(error, self.destination, 0) from error
+
+    def __enter__(self) -> AtomicFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._discard()
+
+    def _discard(self) -> None:
+        if not self._committed:
+            self.path.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+
+def check_space(destination: Path, size: int) -> None:
+    """Refuses to start where the disk cannot hold the file.
+
+    The file that will be replaced stays until the rename, so its bytes do not count as free.
+
+    Raises:
+        PathError: `io.no_space`, with how much is missing.
+    """
+    free = free_space(destination)
+    if size > free:
+        raise errors.PathError(
+            f"the output needs {size} bytes, the disk has {free} free: {size - free} are missing",
+            code="io.no_space", path=destination, hint="free space, or choose another disk",
+        )  # fmt: skip
+
+
+def free_space(destination: Path) -> int:
+    """Bytes that the disk of the destination's folder has left for this user."""
+    status = os.statvfs(destination.parent)
+    return status.f_bavail * status.f_frsize
+
+
+def remove_abandoned(destination: Path) -> list[Path]:
+    """Removes temporary files that killed runs left beside the destination; returns which."""
+    removed = []
+    for path in destination.parent.glob(f"{_escape(destination.name)}.tmp.*"):
+        if path.suffix[1:].isdigit() and not path.is_symlink() and path.is_file() and not _is_alive(path):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return removed
+
+
+def _escape(name: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
+
+
+def _is_alive(path: Path) -> bool:
+    """A writer holds a lock on its temporary file; a killed one does not."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Claims the space at once: a full disk shows now, and the writes that follow are cheaper."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(descriptor, size)
+
+
+def write_error(error: OSError, destination: object, size: int) -> errors.PathError:
+    """An operating system's error while writing, as ours."""
+    if isinstance(error, errors.PathError):
+        return error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return errors.PathError(
+            f"the disk is full: {error.strerror} while {size} bytes were to be written",
+            code="io.no_space", path=destination, hint="free space, or choose another disk",
+        )  # fmt: skip
+    if isinstance(error, FileNotFoundError):
+        return errors.PathError("the output's folder does not exist", code="io.not_found", path=destination)
+    return errors.PathError(f"cannot be written: {error.strerror}", code="io.write", path=destination)

@@ -1,0 +1,265 @@
+"""Opening a container: the quick open of normal start-up, and access to the sections' bytes.
+
+Standard library only, and light: neither numpy nor construct, dataclasses, pathlib or enum are imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+
+from .. import errors
+from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
+from .report import Report
+from .structure import Structure, open_file, read_at, read_structure, section_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+    from typing import Any
+
+    Progress = Callable[[int], None]
+
+CHUNK = 1 << 20  # bytes; larger ranges are hashed by a thread of their own
+
+
+class Container:
+    """An open `.gpack` file whose sections are bytes.
+
+    Attributes:
+        path: As given.
+        file_size: Bytes.
+        header, footer, entries: The fixed records.
+    """
+
+    __slots__ = ("_descriptor", "_manifest", "_map", "entries", "file_size", "footer", "header", "path")
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        descriptor: int,
+        header: GPackHeaderV1,
+        footer: GPackFooterV1,
+        structure: Structure,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._manifest: dict[str, Any] | None = None
+        self.file_size = structure.file_size
+        self.header = header
+        self.footer = footer
+        self.entries = structure.entries
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify_all_hashes: bool = False) -> Container:
+        """Opens a file.
+
+        The quick open checks magics, versions, exact file size, bounds and alignment of all sections, and the
+        manifest's SHA-256; with `verify_all_hashes` the SHA-256 of every section too.
+
+        Raises:
+            PathError: The file is missing or unreadable.
+            UnsupportedError: The file needs a newer reader (`header.min_reader_version`).
+            FormatError: The first rule that the file breaks; the code is the rule's id.
+        """
+        descriptor, size = open_file(path)
+        try:
+            return cls._checked(path, descriptor, size, verify_all_hashes=verify_all_hashes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def _checked(
+        cls, path: str | os.PathLike[str], descriptor: int, size: int, *, verify_all_hashes: bool
+    ) -> Container:
+        report = Report()
+        structure = read_structure(descriptor, size, path, report)
+        header, footer = structure.header, structure.footer
+        if header is not None and footer is not None and report.ok:
+            check_manifest_digest(descriptor, header, footer, path, report)
+        if verify_all_hashes and report.ok:
+            check_digests(descriptor, structure, path, report)
+        fault = report.first_error()
+        if fault is not None or header is None or footer is None:
+            assert fault is not None
+            raise fault.error(path)
+        return cls(path, descriptor, header, footer, structure)
+
+    def find(self, section: int | str) -> GPackSectionEntryV1 | None:
+        """The directory entry of a section, by kind or name; None where the file has none."""
+        for entry in self.entries:
+            if section in (entry.kind, section_name(entry)):
+                return entry
+        return None
+
+    def entry(self, section: int | str) -> GPackSectionEntryV1:
+        """The directory entry of a section, by kind or name.
+
+        Raises:
+            MissingError: The file has no such section.
+        """
+        found = self.find(section)
+        if found is None:
+            names = ", ".join(map(section_name, self.entries))
+            raise errors.MissingError(
+                f"there is no section {section!r}",
+                code="pack.no_section",
+                path=self.path,
+                hint=f"it has {names}",
+            )
+        return found
+
+    def read(self, section: int | str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a section, copied.
+
+        Args:
+            offset: Start inside the section.
+            length: Bytes; None for all that follow.
+
+        Raises:
+            BoundsError: The range leaves the section.
+            PathError: The read failed.
+        """
+        entry = self.entry(section)
+        length = entry.size - offset if length is None else length
+        if not (0 <= offset <= entry.size and 0 <= length <= entry.size - offset):
+            raise errors.BoundsError(
+                f"bytes {offset} to {offset + length} leave the section of {entry.size} bytes",
+                code="section.bounds", path=self.path, section=section_name(entry),
+            )  # fmt: skip
+        return read_at(self.descriptor, entry.offset + offset, length, self.path)
+
+    def view(self, section: int | str) -> memoryview:
+        """A section's bytes as a read-only view of the mapped file: nothing is copied."""
+        entry = self.entry(section)
+        return memoryview(self.mapping())[entry.offset : entry.offset + entry.size]
+
+    def mapping(self) -> mmap.mmap:
+        """The mapped file, mapped at the first call.
+
+        Raises:
+            PathError: The file system refuses to map the file.
+        """
+        if self._map is None:
+            import mmap
+
+            try:
+                self._map = mmap.mmap(self.descriptor, self.file_size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise errors.PathError(
+                    f"the file cannot be mapped: {error}",
+                    code="io.mmap",
+                    path=self.path,
+                    hint="copy it to a local disk",
+                ) from error
+        return self._map
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The parsed manifest.
+
+        Raises:
+            FormatError: It is no JSON object of the kind that the format asks for.
+        """
+        if self._manifest is None:
+            from .manifest import parse_manifest
+
+            self._manifest = parse_manifest(self.read(self.header_manifest_kind), path=self.path)
+        return self._manifest
+
+    @property
+    def header_manifest_kind(self) -> int:
+        """Kind of the manifest's section."""
+        from ..generated.constants import SectionKind
+
+        return SectionKind.MANIFEST_JSON
+
+    @property
+    def descriptor(self) -> int:
+        """The open file descriptor.
+
+        Raises:
+            ClosedError: The container was closed.
+        """
+        if self._descriptor < 0:
+            raise errors.ClosedError("the file was closed", code="pack.closed", path=self.path)
+        return self._descriptor
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._descriptor < 0
+
+    def close(self) -> None:
+        """Closes the descriptor and unmaps the file.
+
+        Where views or arrays of the mapped bytes are still alive, the mapping goes with the last of them.
+        """
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            try:
+                mapped.close()
+            except BufferError:
+                pass  # somebody holds a view: the map is freed when that view is
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()
+
+
+def check_manifest_digest(
+    descriptor: int, header: GPackHeaderV1, footer: GPackFooterV1, path: object, report: Report
+) -> None:
+    """Compares the manifest's SHA-256 with the footer's."""
+    actual = hash_range(descriptor, header.manifest_offset, header.manifest_size, path)
+    if actual != footer.manifest_sha256:
+        end = header.manifest_offset + header.manifest_size
+        message = f"Bytes {header.manifest_offset} to {end} have {actual.hex()}, the footer records {footer.manifest_sha256.hex()}."
+        report.add("manifest.sha256", "ManifestJson", "sha256", header.manifest_offset, message)
+
+
+def check_digests(
+    descriptor: int, structure: Structure, path: object, report: Report, progress: Progress | None = None
+) -> None:
+    """Streams every section through SHA-256 and compares with the directory.
+
+    Args:
+        progress: Called with the number of bytes hashed since the last call.
+    """
+    for entry in structure.entries:
+        if entry.offset > structure.file_size or entry.size > structure.file_size - entry.offset:
+            continue  # reported as section.bounds
+        actual = hash_range(descriptor, entry.offset, entry.size, path, progress)
+        if actual != entry.sha256:
+            name = section_name(entry)
+            message = f"Bytes {entry.offset} to {entry.offset + entry.size} have {actual.hex()}, the directory records {entry.sha256.hex()}."
+            report.add("section.sha256", name, "sha256", entry.offset, message)
+
+
+def hash_range(descriptor: int, offset: int, length: int, path: object, progress: Progress | None = None) -> bytes:
+    """SHA-256 of a range of the file, read through one small buffer.
+
+    Raises:
+        PathError: The read failed, or the file ends before the range does.
+    """
+    digest = sha256()
+    if length <= CHUNK:
+        digest.update(read_at(descriptor, offset, length, path))
+        if progress:
+            progress(length)
+        return digest.digest()
+    from .streaming import hash_streamed
+
+    return hash_streamed(descriptor, offset, length, path, progress)

@@ -1,0 +1,120 @@
+"""What a check found: violations of rules, each with its place, and the report that collects them.
+
+Standard library only, and light: a quick open uses it.
+"""
+
+from __future__ import annotations
+
+from .. import errors
+from ..generated.rules import RULES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# Violations of one rule that a report keeps; the rest are counted.
+KEPT_PER_RULE = 100
+
+
+class Violation:
+    """One broken rule.
+
+    Attributes:
+        rule: Id of the rule.
+        section: Name of the section, or `header`, `directory`, `footer`.
+        field: Path of the field inside the section (`rows[3].offset`).
+        offset: Absolute byte offset in the file, where it is known.
+        message: What was found there.
+    """
+
+    __slots__ = ("field", "message", "offset", "rule", "section")
+
+    def __init__(self, rule: str, section: str, field: str, offset: int | None, message: str) -> None:
+        self.rule = rule
+        self.section = section
+        self.field = field
+        self.offset = offset
+        self.message = message
+
+    @property
+    def severity(self) -> str:
+        """`error` or `warning`."""
+        return RULES[self.rule].severity
+
+    def error(self, path: object) -> errors.GpackError:
+        """The violation as the exception that the rule asks for."""
+        kind: type[errors.GpackError] = getattr(errors, RULES[self.rule].error)
+        return kind(
+            self.message,
+            code=self.rule,
+            path=path,
+            section=self.section,
+            field=self.field,
+            offset=self.offset,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The violation as JSON-ready values."""
+        return {
+            "rule": self.rule,
+            "severity": self.severity,
+            "section": self.section,
+            "field": self.field,
+            "offset": self.offset,
+            "message": self.message,
+        }
+
+    def __repr__(self) -> str:
+        return f"Violation({self.rule}, {self.section}.{self.field} @ {self.offset}: {self.message})"
+
+
+class Report:
+    """All violations of a file: the first 100 of each rule, and how many there are.
+
+    Attributes:
+        violations: What was kept, in the order of finding.
+        counts: Rule id to the number of violations, kept or not.
+    """
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.counts: dict[str, int] = {}
+
+    def add(self, rule: str, section: str, field: str, offset: int | None, message: str) -> None:
+        """Records a violation; the message says what was found, the rule's text is put in front."""
+        count = self.counts.get(rule, 0) + 1
+        self.counts[rule] = count
+        if count <= KEPT_PER_RULE:
+            self.violations.append(Violation(rule, section, field, offset, f"{RULES[rule].doc} {message}".rstrip()))
+
+    def add_broken(
+        self, broken: list[tuple[str, str]], record: Any, section: str, *, base: int | None, prefix: str = ""
+    ) -> None:
+        """Records what a generated check returned for a record that starts at file offset `base`."""
+        for rule, name in broken:
+            offset = None if base is None else base + record.OFFSETS[name]
+            self.add(rule, section, prefix + name, offset, f"Found {name} = {show(getattr(record, name))}.")
+
+    @property
+    def ok(self) -> bool:
+        """No error was found; warnings do not count."""
+        return all(RULES[rule].severity != "error" for rule in self.counts)
+
+    def first_error(self) -> Violation | None:
+        """The first violation that is not a warning."""
+        return next(self.errors(), None)
+
+    def errors(self) -> Iterator[Violation]:
+        """The violations that are not warnings."""
+        return (violation for violation in self.violations if violation.severity == "error")
+
+
+def show(value: object) -> str:
+    """A field's value, short enough for a message."""
+    if isinstance(value, bytes):
+        text = value.hex()
+        return text if len(text) <= 64 else f"{text[:64]}..."
+    if isinstance(value, int) and value >= 1 << 16:
+        return f"{value} (0x{value:x})"
+    return str(value)

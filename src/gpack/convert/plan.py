@@ -1,0 +1,256 @@
+"""The plan of a conversion: every section, its size and what it is copied from, before a byte is written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..container.writer import Copy, GPackBuilder
+from ..errors import FormatError
+from ..generated.constants import ExpertRole, GgmlType, SectionKind
+from ..generated.structs import TensorIndexRowV1
+from ..sections.dense import DenseTensor, build_dense
+from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout
+from ..sections.homes import ARCHITECTURE, EMBEDDING, HEAD, ROLE_SETS, Home, Shape, assign_homes, draft_start, is_count
+from ..sections.metadata import build_metadata
+from ..sections.mtp import DraftTensor, MtpSection, build_mtp
+from ..sections.single import SingleTensor
+from ..sections.tensors import build_tensor_index, padded_dims
+from ..sections.tokenizer import build_tokenizer
+from ..sources.gguf import GgufSource, TensorInfo
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor and where it goes.
+
+    Attributes:
+        offset: First byte, from the start of the section.
+        home_row: Row of the home's own table.
+    """
+
+    info: TensorInfo
+    home: Home
+    offset: int
+    home_row: int
+
+
+class Plan:
+    """What a GGUF becomes.
+
+    Attributes:
+        builder: Holds all sections, ready to be written.
+        placed: Every tensor and its place, in the source's order.
+        name: Name of the model.
+    """
+
+    def __init__(self, source: GgufSource, *, name: str | None = None) -> None:
+        """Plans the conversion; nothing of the tensors is read.
+
+        Raises:
+            FormatError: The metadata cannot be stored.
+        """
+        self.source = source
+        self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
+        self.name = name or _text(source, "general.name") or self.architecture
+        self.draft_from = draft_start(source.get)
+        shapes = [Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.tensors]
+        self.homes = assign_homes(shapes, self.draft_from)
+        self.placed: list[Placed] = []
+        self.builder = GPackBuilder(self._manifest())
+        self._add_metadata()
+        self._add_tensors()
+
+    # ------------------------------------------------------------ metadata
+
+    def _add_metadata(self) -> None:
+        tokenizer = build_tokenizer(self.source.metadata)
+        stubs = tokenizer.stubs if tokenizer else frozenset[str]()
+        section = build_metadata(
+            self.source.metadata.values(),
+            stubs=stubs,
+            source_version=self.source.version,
+            source_alignment=self.source.alignment,
+        )
+        self.builder.add(SectionKind.METADATA_KV_BIN, section, len(self.source.metadata))
+        if tokenizer is None:
+            return
+        self.builder.add(SectionKind.TOKENIZER_BIN, tokenizer.data, tokenizer.header.vocab_size)
+        summary: dict[str, Any] = {
+            "model": _text(self.source, "tokenizer.ggml.model") or UNKNOWN,
+            "vocab_size": tokenizer.header.vocab_size,
+            "merge_count": tokenizer.header.n_merges,
+            "has_chat_template": tokenizer.header.chat_template_bytes > 0,
+        }
+        if pre := _text(self.source, "tokenizer.ggml.pre"):
+            summary["pre"] = pre
+        if tokenizer.header.eos_token_id >= 0:
+            summary["eos_token_id"] = tokenizer.header.eos_token_id
+        self.manifest["tokenizer"] = summary
+
+    def _manifest(self) -> dict[str, Any]:
+        tensors = self.source.tensors
+        by_type: dict[str, int] = defaultdict(int)
+        for tensor in tensors:
+            by_type[GgmlType.NAMES[tensor.ggml_type]] += tensor.byte_size
+        model: dict[str, Any] = {
+            "name": self.name,
+            "architecture": self.architecture,
+            "parameter_count": sum(map(_elements, tensors)),
+            "tensor_count": len(tensors),
+            "tied_embeddings": self._tied(),
+            "bytes_by_type": dict(by_type),
+        }
+        layers = self.source.get(f"{self.architecture}.block_count")
+        if is_count(layers):
+            model["layer_count"] = layers if self.draft_from is None else self.draft_from
+        context = self.source.get(f"{self.architecture}.context_length")
+        if is_count(context):
+            model["context_length"] = context
+        self.manifest: dict[str, Any] = {"model": model}
+        return self.manifest
+
+    def _tied(self) -> bool:
+        """Whether the head is the embedding: what the metadata says, else that there is no head of its own."""
+        said = self.source.get(f"{self.architecture}.tie_word_embeddings")
+        if isinstance(said, bool):
+            return said
+        names = {tensor.name for tensor in self.source.tensors}
+        return EMBEDDING in names and HEAD not in names
+
+    # ------------------------------------------------------------ tensors
+
+    def _add_tensors(self) -> None:
+        groups: dict[int, list[TensorInfo]] = defaultdict(list)
+        for tensor in self.source.tensors:
+            groups[self.homes[tensor.name].section].append(tensor)
+        for kind in (SectionKind.EMBED_BLOB, SectionKind.HEAD_BLOB, SectionKind.PLE_BLOB):
+            for tensor in groups[kind]:
+                self._add_single(kind, tensor)
+        self._add_dense(groups[SectionKind.DENSE_PACK_BLOB], groups[SectionKind.NATIVE_DENSE_BLOB])
+        if groups[SectionKind.EXPERT_BLOBS]:
+            self._add_experts(groups[SectionKind.EXPERT_BLOBS])
+        if groups[SectionKind.MTP_BLOB]:
+            self._add_mtp(groups[SectionKind.MTP_BLOB])
+        self.placed.sort(key=lambda placed: placed.info.position)
+        rows = [(placed.info.name, _index_row(placed)) for placed in self.placed]
+        self.builder.add(SectionKind.TENSOR_INDEX_BIN, build_tensor_index(rows), len(rows))
+
+    def _add_single(self, kind: int, tensor: TensorInfo) -> None:
+        ne0, ne1 = tensor.dims
+        payload = SingleTensor.plan(tensor.ggml_type, ne0, ne1, self._copy(tensor))
+        self.builder.add(kind, payload, 1)
+        self._place(tensor, payload.header.data_offset, 0)
+
+    def _add_dense(self, packed: Sequence[TensorInfo], native: Sequence[TensorInfo]) -> None:
+        """The dense index lists the native matrices too, so it is there as soon as there is any dense tensor."""
+        tensors = [
+            DenseTensor(tensor.name, tensor.ggml_type, tensor.dims, self._copy(tensor), is_native)
+            for group, is_native in ((packed, False), (native, True))
+            for tensor in group
+        ]
+        if not tensors:
+            return
+        made = build_dense(tensors)
+        self.builder.add(SectionKind.DENSE_INDEX_BIN, made.dense_index, len(tensors))
+        self.builder.add(SectionKind.DENSE_PACK_BLOB, made.dense_blob, len(packed))
+        if native:
+            self.builder.add(SectionKind.NATIVE_DENSE_INDEX_BIN, made.native_index, len(native))
+            self.builder.add(SectionKind.NATIVE_DENSE_BLOB, made.native_blob, len(native))
+        for tensor in (*packed, *native):
+            self._place(tensor, made.offsets[tensor.name], made.rows[tensor.name])
+
+    def _add_experts(self, tensors: Sequence[TensorInfo]) -> None:
+        layers = self._expert_layers(tensors)
+        blobs = ExpertBlobs(layers)
+        count = sum(layer.n_expert for layer in layers)
+        self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, build_expert_layout(layers), len(layers))
+        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, count)
+        self.manifest["experts"] = {
+            "mode": "embedded",
+            "layer_count": len(layers),
+            "blob_count": count,
+            "bytes": sum(layer.n_expert * layer.expert_bytes for layer in layers),
+        }
+        offsets = blobs.offsets()
+        rows = {layer.layer: (row, layer) for row, layer in enumerate(layers)}
+        for tensor in tensors:
+            home = self.homes[tensor.name]
+            row, layer = rows[home.layer]
+            self._place(tensor, offsets[home.layer] + layer.offset_of(home.role), row)
+
+    def _add_mtp(self, tensors: Sequence[TensorInfo]) -> None:
+        experts = [tensor for tensor in tensors if self.homes[tensor.name].role]
+        ordinary = [tensor for tensor in tensors if not self.homes[tensor.name].role]
+        drafts = [DraftTensor(t.name, t.ggml_type, t.dims, self._copy(t)) for t in ordinary]
+        section: MtpSection = build_mtp(drafts, self._expert_layers(experts))
+        self.builder.add(SectionKind.MTP_BLOB, section, 1)
+        self.manifest["mtp"] = {
+            "tensor_count": len(tensors),
+            "bytes": sum(tensor.byte_size for tensor in tensors),
+        }
+        for tensor in tensors:
+            self._place(tensor, section.offsets[tensor.name], section.rows[tensor.name])
+
+    def _expert_layers(self, tensors: Sequence[TensorInfo]) -> list[ExpertLayer]:
+        """The layers by number, each with its matrices in the order of a blob."""
+        layers: dict[int, dict[int, ExpertMatrix]] = defaultdict(dict)
+        for tensor in tensors:
+            home = self.homes[tensor.name]
+            ne0, ne1, n_expert = tensor.dims
+            layers[home.layer][home.role] = ExpertMatrix(
+                tensor.name, home.role, tensor.ggml_type, (ne0, ne1, n_expert), self._copy(tensor)
+            )
+        order = {roles: roles for roles in ROLE_SETS}
+        made = []
+        for number, matrices in sorted(layers.items()):
+            roles = next(roles for roles in order if set(roles) == set(matrices))
+            made.append(ExpertLayer(number, tuple(matrices[role] for role in roles)))
+        return made
+
+    def _copy(self, tensor: TensorInfo) -> Copy:
+        shard = self.source.shards[tensor.shard]
+        return Copy(self.source.fileno(tensor.shard), tensor.offset, tensor.byte_size, shard.path)
+
+    def _place(self, tensor: TensorInfo, offset: int, home_row: int) -> None:
+        self.placed.append(Placed(tensor, self.homes[tensor.name], offset, home_row))
+
+
+def _index_row(placed: Placed) -> TensorIndexRowV1:
+    info, home = placed.info, placed.home
+    return TensorIndexRowV1(
+        ggml_type=info.ggml_type,
+        n_dims=len(info.dims),
+        dims=padded_dims(info.dims),
+        home=home.section,
+        role=home.role if home.section in (SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB) else ExpertRole.NONE,
+        home_row=placed.home_row,
+        offset=placed.offset,
+        byte_size=info.byte_size,
+        position=info.position,
+    )
+
+
+def _elements(tensor: TensorInfo) -> int:
+    elements = 1
+    for extent in tensor.dims:
+        elements *= extent
+    return elements
+
+
+def _text(source: GgufSource, key: str) -> str:
+    """A string of the metadata that names something: empty where it is absent or empty.
+
+    Raises:
+        FormatError: It is no string, or no UTF-8, so that the manifest cannot hold it.
+    """
+    value = source.get(key, "")
+    if not isinstance(value, str) or any("\ud800" <= char <= "\udfff" for char in value):
+        raise FormatError(
+            "it is no UTF-8 string", code="convert.metadata", path=source.shards[0].path, section="metadata", field=key
+        )
+    return value

@@ -1,0 +1,168 @@
+"""The errors of the package: one class per kind of failure, each with a stable code and a place.
+
+A code is a dotted name. Codes of the format's own rules (`header.magic`, `section.bounds`, ...) are the rule
+ids of `schema/gpack.yaml`; all others are listed in `CODES` below. Codes never change their meaning.
+
+This module imports nothing: it is on the path that opens a file within a millisecond.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Exit codes of the command line; documented in README.md.
+EXIT_OK = 0
+EXIT_INVALID = 1  # the input breaks a rule: damaged, hostile, or not what it claims to be
+EXIT_USAGE = 2  # the command line itself is wrong
+EXIT_IO = 3  # a file is missing, unreadable, unwritable, or the disk is full
+EXIT_UNSUPPORTED = 4  # well-formed, but newer or other than this version can handle
+EXIT_INTERNAL = 70  # a fault of ours (EX_SOFTWARE)
+EXIT_INTERRUPTED = 130  # stopped by the user (128 + SIGINT)
+
+# Every code that is not a rule of the schema, with its meaning.
+CODES = {
+    "io.not_found": "the file does not exist",
+    "io.not_a_file": "the path names a directory or a device, not a regular file",
+    "io.read": "the file could not be read",
+    "io.short_read": "the file ended while it was being read: it was truncated after it was opened",
+    "io.write": "the output could not be written",
+    "io.no_space": "the disk has not enough free space for the output",
+    "io.mmap": "the file system refuses to map the file",
+    "usage": "the command line or the arguments are wrong",
+    "pack.closed": "the pack was closed",
+    "pack.no_tensor": "the pack holds no tensor of that name",
+    "pack.no_section": "the pack holds no section of that name",
+    "pack.no_key": "the metadata holds no such key",
+    "pack.external_tensor": "the tensor's bytes lie in an external shard, not in the pack",
+    "quants.no_codec": "the tensor's type has no dequantiser",
+    "quants.partial_row": "the array is not made of whole rows of blocks",
+    "gguf.magic": "not a GGUF file",
+    "gguf.big_endian": "a big-endian GGUF file",
+    "gguf.version": "a GGUF version that is not 2 or 3",
+    "gguf.truncated": "a count, length or offset points beyond the end of the file",
+    "gguf.alignment": "general.alignment is not a power of two that makes sense",
+    "gguf.value_type": "a metadata value type that GGUF does not define",
+    "gguf.key": "a metadata key that is doubled, empty, too long or not UTF-8",
+    "gguf.value": "a metadata value that is not what its type or its meaning asks for",
+    "gguf.nesting": "arrays of arrays nested too deeply",
+    "gguf.tensor_name": "a tensor name that is doubled, empty, too long or not UTF-8",
+    "gguf.tensor_type": "a tensor type that is not known",
+    "gguf.tensor_dims": "a tensor's dimensions are too many, too large or no multiple of its block",
+    "gguf.tensor_bounds": "a tensor's bytes do not lie inside the file, are misaligned or overlap another's",
+    "gguf.split": "the shards of a split model are missing, doubled, foreign or contradict one another",
+    "convert.source": "the source is of no kind that can be converted",
+    "convert.source_changed": "the source changed while it was being read",
+    "convert.same_file": "the output is one of the inputs",
+    "convert.metadata": "the source's metadata cannot be stored",
+    "export.incomplete": "the pack does not hold what the export promises",
+    "internal": "a fault of this program",
+}
+
+
+class GpackError(Exception):
+    """Base of every error that this package raises on purpose.
+
+    Args:
+        message: What is wrong, in one sentence, with the values that show it.
+        code: Stable code: a rule id of the schema or a key of `CODES`.
+        path: The file concerned.
+        section: Name of the section (`TensorIndexBin`) or of the part of a source file (`tensor info`).
+        field: Path of the field (`rows[3].offset`).
+        offset: Absolute byte offset in the file.
+        hint: What the user can do about it.
+    """
+
+    exit_code = EXIT_INVALID
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        path: object = None,
+        section: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.path = None if path is None else str(path)
+        self.section = section
+        self.field = field
+        self.offset = offset
+        self.hint = hint
+
+    def where(self) -> str:
+        """The place as one phrase: file, section, field and offset, as far as they are known."""
+        spot = ".".join(part for part in (self.section, self.field) if part)
+        if self.offset is not None:
+            spot = f"{spot} at byte {self.offset}" if spot else f"byte {self.offset}"
+        return ": ".join(part for part in (self.path, spot) if part)
+
+    def __str__(self) -> str:
+        where = self.where()
+        text = f"{where}: {self.message}" if where else self.message
+        if self.hint:
+            text = f"{text} ({self.hint})"
+        return f"{text} [{self.code}]"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as JSON-ready values; absent parts are left out."""
+        items = {
+            "code": self.code,
+            "message": self.message,
+            "path": self.path,
+            "section": self.section,
+            "field": self.field,
+            "offset": self.offset,
+            "hint": self.hint,
+        }
+        return {key: value for key, value in items.items() if value is not None}
+
+
+class FormatError(GpackError, ValueError):
+    """The bytes break a rule of their format."""
+
+
+class BoundsError(FormatError):
+    """An offset, length or count points outside the file or the section."""
+
+
+class DigestError(FormatError):
+    """Bytes do not have the SHA-256 that the file records for them."""
+
+
+class UnsupportedError(GpackError, NotImplementedError):
+    """Well-formed, but newer or other than this version can handle."""
+
+    exit_code = EXIT_UNSUPPORTED
+
+
+class PathError(GpackError, OSError):
+    """A file is missing, unreadable, unwritable, or the disk is full."""
+
+    exit_code = EXIT_IO
+
+    def __str__(self) -> str:
+        return GpackError.__str__(self)
+
+
+class UsageError(GpackError, ValueError):
+    """The caller asked for something that makes no sense."""
+
+    exit_code = EXIT_USAGE
+
+
+class MissingError(GpackError, KeyError):
+    """A tensor, section or key that the pack does not hold."""
+
+    def __str__(self) -> str:
+        return GpackError.__str__(self)
+
+
+class ClosedError(GpackError, ValueError):
+    """The pack was closed before this call."""

@@ -1,0 +1,1 @@
+"""One module per kind of section: reader, builder and checks side by side."""

@@ -1,0 +1,48 @@
+"""Blobs: many tensors in one section, each at the next multiple of an alignment, zeros between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..container.writer import Copy, Piece, Zeros
+
+
+def align_up(value: int, alignment: int) -> int:
+    """The next multiple of `alignment`."""
+    return -(-value // alignment) * alignment
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A payload of ranges at given places; what lies between them is zero.
+
+    Attributes:
+        places: (offset, source), by rising offset.
+        size: Bytes of the whole, zeros at the end included.
+    """
+
+    places: Iterable[tuple[int, Copy]]
+    size: int
+
+    def pieces(self) -> Iterator[Piece]:
+        """The ranges and the gaps between them."""
+        end = 0
+        for offset, source in self.places:
+            if offset > end:
+                yield Zeros(offset - end)
+            yield source
+            end = offset + source.length
+        if self.size > end:
+            yield Zeros(self.size - end)
+
+
+def lay_out(sizes: Iterable[int], alignment: int) -> tuple[list[int], int]:
+    """Places for runs of these sizes, one after the other: their offsets, and where the last ends."""
+    offsets = []
+    end = 0
+    for size in sizes:
+        start = align_up(end, alignment)
+        offsets.append(start)
+        end = start + size
+    return offsets, end

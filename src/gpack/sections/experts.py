@@ -1,0 +1,146 @@
+"""ExpertLayoutBin and ExpertBlobs: routed experts, layer by layer, each expert one run [gate | up | down]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..container.writer import Copy, Piece, Zeros
+from ..generated.constants import PAGE, ExpertFlags, ExpertRole
+from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
+from .blob import align_up
+from .table import Heap, finish_table
+
+SECTION = "ExpertLayoutBin"
+
+
+@dataclass(frozen=True)
+class ExpertMatrix:
+    """The slices of one role, stacked over the experts in one tensor of the source.
+
+    Attributes:
+        role: Of ExpertRole.
+        dims: ne0, ne1, number of experts.
+        source: All slices, one after the other.
+    """
+
+    name: str
+    role: int
+    ggml_type: int
+    dims: tuple[int, int, int]
+    source: Copy
+
+    @property
+    def slice_bytes(self) -> int:
+        """Bytes of one expert's slice."""
+        return self.source.length // self.dims[2]
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """The routed experts of one layer: gate, up, down in this order; or gate_up and down; or up and down."""
+
+    layer: int
+    matrices: tuple[ExpertMatrix, ...]
+
+    @property
+    def n_expert(self) -> int:
+        """Number of experts."""
+        return self.matrices[0].dims[2]
+
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of one expert, without the zeros behind it."""
+        return sum(matrix.slice_bytes for matrix in self.matrices)
+
+    @property
+    def stride(self) -> int:
+        """Distance between experts: whole pages."""
+        return align_up(self.expert_bytes, PAGE)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the layer in the blob."""
+        return self.n_expert * self.stride
+
+    def offset_of(self, role: int) -> int:
+        """Where a role's slice begins inside an expert."""
+        at = 0
+        for matrix in self.matrices:
+            if matrix.role == role:
+                return at
+            at += matrix.slice_bytes
+        raise KeyError(role)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The layer's bytes, expert by expert."""
+        gap = self.stride - self.expert_bytes
+        for expert in range(self.n_expert):
+            for matrix in self.matrices:
+                source, length = matrix.source, matrix.slice_bytes
+                yield Copy(source.descriptor, source.offset + expert * length, length, source.path)
+            if gap:
+                yield Zeros(gap)
+
+
+@dataclass(frozen=True)
+class ExpertBlobs:
+    """The payload of all layers, without gaps between them."""
+
+    layers: Sequence[ExpertLayer]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(layer.size for layer in self.layers)
+
+    def offsets(self) -> dict[int, int]:
+        """Layer number to the place of its first expert."""
+        places = {}
+        end = 0
+        for layer in self.layers:
+            places[layer.layer] = end
+            end += layer.size
+        return places
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes, in order."""
+        for layer in self.layers:
+            yield from layer.pieces()
+
+
+def build_expert_layout(layers: Sequence[ExpertLayer]) -> bytes:
+    """ExpertLayoutBin of embedded experts, from layers sorted by number."""
+    offsets = ExpertBlobs(layers).offsets()
+    rows = [_row(layer, offsets[layer.layer]) for layer in layers]
+    header = ExpertLayoutHeaderV1(
+        row_size=ExpertLayoutRowV1.SIZE,
+        shard_row_size=ExpertShardRowV1.SIZE,
+        ofs_shards=ExpertLayoutHeaderV1.SIZE + len(rows) * ExpertLayoutRowV1.SIZE,
+        expert_bytes=sum(layer.n_expert * layer.expert_bytes for layer in layers),
+    )
+    return finish_table(header, rows, Heap())
+
+
+def _row(layer: ExpertLayer, offset: int) -> ExpertLayoutRowV1:
+    row = ExpertLayoutRowV1(layer=layer.layer, n_expert=layer.n_expert, offset=offset, stride=layer.stride)
+    roles = {matrix.role for matrix in layer.matrices}
+    if ExpertRole.GATE_UP in roles:
+        row.flags |= ExpertFlags.FUSED_GATE_UP
+    elif ExpertRole.GATE not in roles:
+        row.flags |= ExpertFlags.NO_GATE
+    for matrix in layer.matrices:
+        for name, rows, length in _columns(matrix):
+            setattr(row, f"{name}_type", matrix.ggml_type)
+            setattr(row, f"{name}_ne0", matrix.dims[0])
+            setattr(row, f"{name}_ne1", rows)
+            setattr(row, f"{name}_bytes", length)
+    return row
+
+
+def _columns(matrix: ExpertMatrix) -> list[tuple[str, int, int]]:
+    """Which columns of a row a matrix fills: name, rows and bytes; a fused matrix is gate rows, then up rows."""
+    rows, length = matrix.dims[1], matrix.slice_bytes
+    if matrix.role == ExpertRole.GATE_UP:
+        return [("gate", rows // 2, length // 2), ("up", rows // 2, length // 2)]
+    return [(ExpertRole.NAMES[matrix.role].lower(), rows, length)]

@@ -1,0 +1,204 @@
+"""TokenizerBin (GBT1): token bytes, types, merges as id triples, chat template: nothing to parse at load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BoundsError, FormatError
+from ..generated.constants import MetadataType
+from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
+from .merges import resolve_merges
+from .strings import StringTable
+from .values import Value
+
+SECTION = "TokenizerBin"
+TOKENS, TYPES, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"
+TEMPLATE, EOS = "tokenizer.chat_template", "tokenizer.ggml.eos_token_id"
+NORMAL = 1  # GGUF's token type of an ordinary token
+NO_ID = -1
+
+Bytes = npt.NDArray[np.uint8]
+Ids = npt.NDArray[np.int32]
+
+
+class TokenizerTable:
+    """The section, read; arrays are views of the section's bytes.
+
+    Attributes:
+        offsets: uint32 [vocab_size + 1], bytes.
+        token_types: uint8 [vocab_size].
+        vocab_blob: The tokens' bytes.
+        triples: int32 [n_merges, 3]: left, right and merged token, by rank.
+        chat_template: UTF-8 bytes.
+    """
+
+    def __init__(self, data: memoryview | bytes) -> None:
+        """Finds the arrays.
+
+        Raises:
+            FormatError: The section is no GBT1, or its arrays do not fill it.
+        """
+        if len(data) < GbtHeaderV1.SIZE:
+            raise BoundsError("the section is shorter than its header", code="tokenizer.header", section=SECTION)
+        self.header = GbtHeaderV1.decode(data)
+        if self.header.magic != GbtHeaderV1.MAGIC:
+            raise FormatError("the magic is not GBT1", code="tokenizer.magic", section=SECTION)
+        if gbt_v1_size(self.header) != len(data):
+            raise BoundsError("the arrays do not fill the section", code="tokenizer.layout", section=SECTION)
+        view = memoryview(data)
+        parts = {name: view[at : at + length] for name, (at, length) in gbt_v1_layout(self.header).items()}
+        self.offsets: npt.NDArray[np.uint32] = np.frombuffer(parts["offsets"], "<u4")
+        self.token_types: Bytes = np.frombuffer(parts["token_types"], np.uint8)
+        self.vocab_blob = parts["vocab_blob"]
+        self.triples: Ids = np.frombuffer(parts["triples"], "<i4").reshape(-1, 3)
+        self.chat_template = parts["chat_template"]
+
+    def __len__(self) -> int:
+        return self.header.vocab_size
+
+    def token(self, token_id: int) -> bytes:
+        """The bytes of a token.
+
+        Raises:
+            IndexError: There is no such token.
+        """
+        if not 0 <= token_id < len(self):
+            raise IndexError(f"there are {len(self)} tokens, there is no token {token_id}")
+        return bytes(self.vocab_blob[self.offsets[token_id] : self.offsets[token_id + 1]])
+
+
+@dataclass(frozen=True)
+class BuiltTokenizer:
+    """TokenizerBin's bytes, and what it holds of the metadata.
+
+    Attributes:
+        stubs: Keys whose values are rebuilt from it exactly.
+    """
+
+    data: bytes
+    header: GbtHeaderV1
+    stubs: frozenset[str]
+
+
+def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
+    """TokenizerBin from a GGUF's metadata; None where it names no tokens.
+
+    Raises:
+        FormatError: `gguf.value` where tokens, types or merges are not what they should be.
+    """
+    tokens = metadata.get(TOKENS)
+    if tokens is None:
+        return None
+    table = _strings(tokens)
+    stubs = {TOKENS}
+    types = _token_types(metadata.get(TYPES), len(table), stubs)
+    triples = _triples(metadata.get(MERGES), table, stubs)
+    template = _template(metadata.get(TEMPLATE), stubs)
+    ends = np.cumsum(table.lengths, dtype=np.int64)
+    offsets = np.concatenate([np.zeros(1, np.int64), ends])
+    _fits(offsets[-1], TOKENS)
+    blob = np.frombuffer(gather(table.data, table.starts, table.lengths), np.uint8)
+    header = GbtHeaderV1(
+        vocab_size=len(table),
+        n_merges=len(triples),
+        eos_token_id=_eos(metadata.get(EOS), len(table)),
+        vocab_blob_bytes=len(blob),
+        chat_template_bytes=len(template),
+    )
+    return BuiltTokenizer(assemble(header, offsets, types, blob, triples, template), header, frozenset(stubs))
+
+
+def assemble(
+    header: GbtHeaderV1, offsets: npt.NDArray[np.int64], types: Bytes, blob: Bytes, triples: Ids, template: bytes
+) -> bytes:
+    """The section's bytes from its arrays."""
+    data = bytearray(gbt_v1_size(header))
+    arrays = {
+        "offsets": offsets.astype("<u4").tobytes(),
+        "token_types": types.tobytes(),
+        "vocab_blob": blob.tobytes(),
+        "triples": triples.astype("<i4").tobytes(),
+        "chat_template": template,
+    }
+    data[: header.SIZE] = header.encode()
+    for name, (start, length) in gbt_v1_layout(header).items():
+        data[start : start + length] = arrays[name]
+    return bytes(data)
+
+
+def gather(data: memoryview, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> bytes:
+    """The runs of bytes at these places, one after the other."""
+    octets = np.frombuffer(data, np.uint8)
+    total = int(lengths.sum())
+    # Byte k of the result comes from its run's start plus its place in the run.
+    ends = np.cumsum(lengths)
+    index = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    gathered: bytes = octets[index].tobytes()
+    return gathered
+
+
+def _strings(value: Value) -> StringTable:
+    if value.value_type != MetadataType.ARRAY or value.element_type != MetadataType.STRING:
+        raise _fault(value.key, "it is no array of strings")
+    return value.strings()
+
+
+def _token_types(value: Value | None, vocab_size: int, stubs: set[str]) -> Bytes:
+    if value is None:
+        return np.full(vocab_size, NORMAL, np.uint8)
+    if value.value_type != MetadataType.ARRAY or value.element_type not in (MetadataType.INT32, MetadataType.UINT32):
+        raise _fault(TYPES, "it is no array of 32-bit integers")
+    if value.count != vocab_size:
+        raise _fault(TYPES, f"it has {value.count} entries, the vocabulary has {vocab_size}")
+    signed = value.element_type == MetadataType.INT32
+    types = np.frombuffer(value.raw, "<i4" if signed else "<u4")
+    fits = (types >= 0) & (types <= 255)
+    if fits.all():
+        stubs.add(TYPES)
+    return np.where(fits, types, 0).astype(np.uint8)
+
+
+def _triples(value: Value | None, tokens: StringTable, stubs: set[str]) -> Ids:
+    if value is None:
+        return np.empty((0, 3), np.int32)
+    merges = _strings(value)
+    triples, exact = resolve_merges(tokens, merges)
+    if exact:
+        stubs.add(MERGES)
+    return triples
+
+
+def _template(value: Value | None, stubs: set[str]) -> bytes:
+    if value is None:
+        return b""
+    if value.value_type != MetadataType.STRING:
+        raise _fault(TEMPLATE, "it is no string")
+    template = bytes(value.raw)
+    try:
+        template.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _fault(TEMPLATE, f"it is not UTF-8: {error}") from error
+    _fits(len(template), TEMPLATE)
+    stubs.add(TEMPLATE)
+    return template
+
+
+def _eos(value: Value | None, vocab_size: int) -> int:
+    if value is None:
+        return NO_ID
+    token = value.python()
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise _fault(EOS, "it is no integer")
+    return token if 0 <= token < vocab_size else NO_ID
+
+
+def _fits(size: int, key: str) -> None:
+    if size >= 1 << 32:
+        raise _fault(key, f"it takes {size} bytes, over 4 GiB")
+
+
+def _fault(key: str, message: str) -> FormatError:
+    return FormatError(message, code="gguf.value", section="metadata", field=key)

@@ -1,0 +1,1 @@
+"""Other people's model files, read with suspicion."""

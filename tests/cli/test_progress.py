@@ -1,0 +1,102 @@
+"""The bar appears for people only, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from contextlib import redirect_stderr
+
+import pytest
+
+from gpack.cli.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
+def test_bar_on_a_terminal(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), Progress(2 * 2**30, "convert") as progress:
+        assert progress.enabled
+        progress.update(2**30)
+    text = terminal.getvalue()
+    assert "convert   0% |" in text
+    assert "0 B of 2.0 GiB" in text
+    assert "left" in text
+
+
+def test_the_bar_counts_and_rates(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), Progress(3 * 2**20, "verify") as progress:
+        bar = progress._bar
+        assert bar is not None
+        progress.update(2**20)
+        progress.update(2**19)
+        assert bar.n == 1_572_864
+        bar.start_t -= 1.0  # one second has passed
+        bar.refresh()
+    assert "verify  50% |" in terminal.getvalue()
+    assert "1.5 MiB of 3.0 MiB, 1.5 MiB/s, 00:01 left" in terminal.getvalue()
+
+
+def test_not_with_json(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), Progress(100, "verify", enabled=False) as progress:
+        progress.update(100)
+    assert terminal.getvalue() == ""
+
+
+def test_not_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(100, "verify") as progress:
+        progress.update(100)
+    assert not progress.enabled
+    assert stream.getvalue() == ""
+
+
+def test_forced_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(100, "verify", enabled=True) as progress:
+        progress.update(100)
+    assert "verify" in stream.getvalue()
+
+
+def test_nothing_to_do_shows_nothing(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), Progress(0, "convert") as progress:
+        progress.update(0)
+    assert terminal.getvalue() == ""
+
+
+def test_a_closed_or_missing_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Progress(100, "convert") as progress:
+            progress.update(1)
+        assert not progress.enabled
+
+
+def test_errors_pass_and_the_bar_goes(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), pytest.raises(KeyError), Progress(100, "convert") as progress:
+        raise KeyError
+    assert progress._bar is None
+    progress.update(1)  # after the end: nothing
+
+
+def test_without_a_bar_tqdm_is_not_imported() -> None:
+    program = (
+        "import sys; from gpack.cli.progress import Progress\n"
+        "with Progress(9, 'x') as p: p.update(9)\n"
+        "sys.exit('tqdm' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.PIPE)
+    assert done.returncode == 0
+    assert done.stderr == b""
