@@ -6,7 +6,9 @@ from codegen.model import EnumValue, Field, Flags, Schema, Struct, snake
 from codegen.prose import wrap
 from codegen.render import render
 
-SCALARS = {f"{sign}{bits}": f"{word}{bits}_t" for sign, word in (("u", "uint"), ("i", "int")) for bits in (8, 16, 32, 64)}
+SCALARS = {
+    f"{sign}{bits}": f"{word}{bits}_t" for sign, word in (("u", "uint"), ("i", "int")) for bits in (8, 16, 32, 64)
+}
 SCALARS |= {"f32": "float", "f64": "double"}
 KEYWORDS = frozenset(
     "alignas alignof and asm auto bool break case catch char class const continue default delete do double else enum "

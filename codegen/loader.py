@@ -184,6 +184,7 @@ def _structs(raw: Raw, *, packed: bool) -> list[Struct]:
                 rows=item.get("rows"),
                 also=Table(**item["also"]) if "also" in item else None,
                 include=item.get("include"),
+                include_doc=parent.get("doc", ""),
             )
         )
     return made

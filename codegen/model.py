@@ -204,6 +204,7 @@ class Struct:
         given: Outside facts that the struct's rules use, name to meaning.
         rows: Name of the row struct, where this is the header of a table.
         also: A second table of the same section.
+        include: Name of the abstract struct that this one begins with; `include_doc` says what holds for all of those.
     """
 
     name: str
@@ -215,6 +216,7 @@ class Struct:
     rows: str | None = None
     also: Table | None = None
     include: str | None = None
+    include_doc: str = ""
     vectors: tuple[Vector, ...] = ()
 
     @property

@@ -44,7 +44,10 @@ def valid(item: Struct) -> Vector:
 
 def body(item: Struct, vector: Vector) -> str:
     data = ", ".join(map(str, vector.data))
-    lines = [f"{{ static const uint8_t bytes[{item.size}] = {{{data}}};", f"{item.name} v; memcpy(&v, bytes, sizeof v);"]
+    lines = [
+        f"{{ static const uint8_t bytes[{item.size}] = {{{data}}};",
+        f"{item.name} v; memcpy(&v, bytes, sizeof v);",
+    ]
     for index, name in enumerate(vector.values):
         lines.append(f'printf("%s\\"{name}\\": ", "{", " if index else "{"}");')
         lines.append(show(item.field(name)))

@@ -40,7 +40,9 @@ def test_header_says_that_it_is_untested() -> None:
 
 def test_types_stand_before_their_use() -> None:
     pattern = emit_imhex.emit(SCHEMAS[0])
-    body, entry = (re.search(rf"^struct {name}\b", pattern, re.MULTILINE) for name in ("MtpBlob", "GPackSectionEntryV1"))
+    body, entry = (
+        re.search(rf"^struct {name}\b", pattern, re.MULTILINE) for name in ("MtpBlob", "GPackSectionEntryV1")
+    )
     assert body
     assert entry
     assert body.start() < entry.start()

@@ -122,7 +122,9 @@ def build(sections: Mapping[int, bytes]) -> bytes:
     for kind, payload in sections.items():
         data += bytes(-len(data) % 64)
         name = f"Section{kind}".encode()
-        entries.append(make("GPackSectionEntryV1", kind=kind, offset=len(data), size=len(payload), alignment=64, name=name))
+        entries.append(
+            make("GPackSectionEntryV1", kind=kind, offset=len(data), size=len(payload), alignment=64, name=name)
+        )
         data += payload
     manifest = len(data) - len(payload)
     table = len(data) + -len(data) % 64

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpack.errors import BoundsError, FormatError, UnsupportedError
+from gpack.sections.strings import StringTable
+from gpack.sections.values import Value
 from gpack.sources.files import SourceFile
 from gpack.sources.gguf_header import UNKNOWN_SIZE, Header, RawTensor, parse_header
 from gpack.sources.gguf_split import SPLIT_KEYS, check_shards, shard_paths
-from gpack.sections.strings import StringTable
-from gpack.sections.values import Value
 
 __all__ = ["GgufSource", "Shard", "StringTable", "TensorInfo", "Value"]
 

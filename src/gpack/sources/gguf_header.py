@@ -17,10 +17,10 @@ from gpack.generated.gguf.structs import (
     GgufTensorTail,
     GgufValueType,
 )
-from gpack.sources.files import SourceFile
-from gpack.sources.gguf_cursor import Cursor
 from gpack.sections.strings import LENGTH_SIZE, Positions, table_from_bounds
 from gpack.sections.values import Value
+from gpack.sources.files import SourceFile
+from gpack.sources.gguf_cursor import Cursor
 
 ALIGNMENT_KEY = "general.alignment"
 VERSIONS = (2, 3)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpack.errors import FormatError
-from gpack.sources.gguf_header import ALIGNMENT_KEY, Header
 from gpack.sections.values import INTEGERS
+from gpack.sources.gguf_header import ALIGNMENT_KEY, Header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,315 @@
+"""Checks of ExpertLayoutBin, ExpertBlobs and MtpBlob."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..generated.constants import (
+    CACHE_LINE,
+    PAGE,
+    SECTION_NAMES,
+    ExpertFlags,
+    ExpertRole,
+    SectionKind,
+    ShardFlags,
+    TensorFlags,
+)
+from ..generated.rules import (
+    check_expert_layout_header_v1,
+    check_expert_layout_row_v1,
+    check_expert_shard_row_v1,
+    check_mtp_header_v1,
+    check_mtp_row_v1,
+)
+from ..generated.structs import (
+    ExpertLayoutHeaderV1,
+    ExpertLayoutRowV1,
+    ExpertShardRowV1,
+    MtpHeaderV1,
+    MtpRowV1,
+)
+from . import experts, mtp
+from .assets import is_file_name
+from .blob import align_up
+from .check_table import CheckedTable, check_heap, check_table
+from .check_tensors import expect_row, in_home, missing_row
+from .context import Context
+from .homes import layer_of
+
+LAYOUT, BLOBS, MTP = SectionKind.EXPERT_LAYOUT_BIN, SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB
+COLUMNS = ("gate", "up", "down")
+
+
+def check_experts(context: Context) -> None:
+    """ExpertLayoutBin: its layers, its shards, and the blobs or ranges that they describe."""
+    loaded = context.load(LAYOUT)
+    if loaded is None:
+        return
+    data, base = loaded
+    checked = check_table(
+        data, ExpertLayoutHeaderV1, ExpertLayoutRowV1, check_expert_layout_header_v1, check_expert_layout_row_v1,
+        base=base, report=context.report, section=experts.SECTION,
+    )  # fmt: skip
+    if not checked.sound:
+        return
+    context.tables[LAYOUT] = checked
+    context.check_items(LAYOUT, len(checked.rows))
+    shards = _check_shards(context, checked, data)
+    for index in range(1, len(checked.rows)):
+        if checked.rows[index].layer <= checked.rows[index - 1].layer:
+            message = f"Layer {checked.rows[index].layer} stands behind layer {checked.rows[index - 1].layer}."
+            checked.fault("index.sorted", index, "layer", message)
+    total = sum(row.n_expert * _expert_bytes(row) for row in checked.rows)
+    if checked.header.expert_bytes != total:
+        checked.header_fault("expert.total", "expert_bytes", f"Found {checked.header.expert_bytes}, expected {total}.")
+    _check_mode(context, checked)
+    _check_blobs(context, checked)
+    _check_ranges(checked, shards)
+    _check_rows(context, checked)
+
+
+def _expert_bytes(row: ExpertLayoutRowV1) -> int:
+    return row.gate_bytes + row.up_bytes + row.down_bytes
+
+
+def _external(row: ExpertLayoutRowV1) -> bool:
+    return bool(row.flags & ExpertFlags.EXTERNAL)
+
+
+def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> list[ExpertShardRowV1]:
+    header = checked.header
+    size, count = header.shard_row_size, header.num_shards
+    if size < ExpertShardRowV1.SIZE or header.ofs_shards + count * size > min(header.ofs_heap, len(data)):
+        return []  # reported as expert.shard_table
+    shards = [ExpertShardRowV1.decode(data, header.ofs_shards + index * size) for index in range(count)]
+    check_heap(checked, shards, "shards", header.ofs_shards, size, end=True)
+    for index, shard in enumerate(shards):
+        base = checked.base + header.ofs_shards + index * size
+        prefix = f"shards[{index}]."
+        context.report.add_broken(check_expert_shard_row_v1(shard), shard, experts.SECTION, base=base, prefix=prefix)
+        name = _shard_name(checked, shard)
+        if name is not None and not is_file_name(name):
+            context.report.add("expert.shard_path", experts.SECTION, f"{prefix}name_offset", base, f"Found {name!r}.")
+        if not shard.flags & ShardFlags.HAS_SHA256:
+            message = f"{name}: {shard.file_size - shard.header_size} bytes."
+            context.report.add("expert.uncovered", experts.SECTION, f"{prefix}sha256", base, message)
+    return shards
+
+
+def _shard_name(checked: CheckedTable, shard: ExpertShardRowV1) -> str | None:
+    heap = checked.header.len_heap
+    if checked.table is None or shard.name_offset > heap or shard.name_length > heap - shard.name_offset:
+        return None
+    return bytes(checked.table.bytes_of(shard, "name")).decode("utf-8", "backslashreplace")
+
+
+def _check_mode(context: Context, checked: CheckedTable) -> None:
+    embedded = context.structure.find(BLOBS) is not None
+    for index, row in enumerate(checked.rows):
+        if _external(row) == embedded:
+            message = f"ExpertBlobs is {'present' if embedded else 'absent'}, and the layer is {'external' if _external(row) else 'embedded'}."
+            checked.fault("expert.mode", index, "flags", message)
+
+
+def _check_blobs(context: Context, checked: CheckedTable) -> None:
+    entry = context.entry(BLOBS)
+    if entry is None:
+        return
+    end, sound = 0, True
+    for index, row in enumerate(checked.rows):
+        if row.offset != end:
+            checked.fault("expert.blob_layout", index, "offset", f"Found {row.offset}, expected {end}.")
+            sound = False
+        end += row.n_expert * row.stride
+    if end != entry.size:
+        message = f"The last layer ends at {end}, the blob has {entry.size}."
+        context.report.add("expert.blob_layout", SECTION_NAMES[BLOBS], "", entry.offset, message)
+        sound = False
+    context.check_items(BLOBS, sum(row.n_expert for row in checked.rows))
+    if sound:
+        for row in checked.rows:
+            _check_padding(
+                context,
+                "expert.padding",
+                BLOBS,
+                entry.offset + row.offset,
+                row.n_expert,
+                _expert_bytes(row),
+                row.stride,
+            )
+
+
+def _check_padding(context: Context, rule: str, kind: int, start: int, count: int, used: int, stride: int) -> None:
+    """Zeros between the used bytes and the stride of each expert; one report per layer is enough."""
+    before = context.report.counts.get(rule, 0)
+    for expert in range(count if stride > used else 0):
+        at = start + expert * stride
+        context.check_zero(rule, SECTION_NAMES[kind], at + used, at + stride)
+        if context.report.counts.get(rule, 0) > before:
+            return
+
+
+def _check_ranges(checked: CheckedTable, shards: list[ExpertShardRowV1]) -> None:
+    for index, row in enumerate(checked.rows):
+        for name in COLUMNS if _external(row) else ():
+            shard, offset, stride = (getattr(row, f"{name}_{field}") for field in ("shard", "offset", "stride"))
+            length = getattr(row, f"{name}_bytes")
+            if length == 0:
+                continue
+            if shard >= len(shards):
+                checked.fault("expert.shard_ref", index, f"{name}_shard", f"Found {shard} of {len(shards)} shards.")
+                continue
+            end = offset + (row.n_expert - 1) * stride + length
+            if offset < shards[shard].header_size or end > shards[shard].file_size:
+                message = f"Bytes {offset} to {end}, the shard has {shards[shard].file_size}."
+                checked.fault("expert.shard_ref", index, f"{name}_offset", message)
+
+
+def _check_rows(context: Context, checked: CheckedTable) -> None:
+    """Every matrix of a layer is a tensor of TensorIndexBin, and the other way round."""
+    if SectionKind.TENSOR_INDEX_BIN not in context.tables:
+        return
+    expected: dict[str, dict[str, Any]] = {}
+    for index, row in enumerate(checked.rows):
+        for suffix, fields in _matrices(row):
+            expected[f"blk.{row.layer}.{suffix}"] = {"home": BLOBS, "home_row": index, **fields}
+    owned = in_home(context, BLOBS)
+    for name in sorted(owned.keys() - expected.keys()):
+        missing_row(context, name)
+    for name, fields in expected.items():
+        if name in context.tensors:
+            expect_row(context, name, fields)
+        else:
+            checked.fault("expert.rows", fields["home_row"], "layer", f"TensorIndexBin has no {name!r}.")
+
+
+def _matrices(row: ExpertLayoutRowV1) -> list[tuple[str, dict[str, Any]]]:
+    """The tensors of a layer: the end of their names, and what TensorIndexBin should say of them."""
+    made = []
+    at = row.offset
+    names = ["up", "down"] if row.flags & ExpertFlags.NO_GATE else list(COLUMNS)
+    if row.flags & ExpertFlags.FUSED_GATE_UP:
+        names = ["gate_up", "down"]
+    for name in names:
+        first = "gate" if name == "gate_up" else name
+        ne0, ne1 = getattr(row, f"{first}_ne0"), getattr(row, f"{first}_ne1")
+        length = getattr(row, f"{first}_bytes")
+        if name == "gate_up":
+            ne1, length = ne1 + row.up_ne1, length + row.up_bytes
+        role = getattr(ExpertRole, name.upper())
+        fields: dict[str, Any] = {
+            "role": role,
+            "ggml_type": getattr(row, f"{first}_type"),
+            "n_dims": 3,
+            "dims": (ne0, ne1, row.n_expert, 1, 1, 1, 1, 1),
+            "byte_size": length * row.n_expert,
+            "offset": getattr(row, f"{first}_offset") if _external(row) else at,
+            "flags": TensorFlags.EXTERNAL if _external(row) else 0,
+        }
+        made.append((f"ffn_{name}_exps.weight", fields))
+        at += length
+    return made
+
+
+# ---------------------------------------------------------------- draft layers
+
+
+def check_mtp(context: Context) -> None:
+    """MtpBlob: rows, the canonical order of its bytes, and agreement with TensorIndexBin."""
+    loaded = context.load(MTP)
+    if loaded is None:
+        return
+    data, base = loaded
+    checked = check_table(
+        data, MtpHeaderV1, MtpRowV1, check_mtp_header_v1, check_mtp_row_v1,
+        base=base, report=context.report, section=mtp.SECTION,
+    )  # fmt: skip
+    context.check_items(MTP, 1)
+    header = checked.header
+    if not checked.sound or header.ofs_data + header.len_data > len(data):
+        return
+    context.tables[MTP] = checked
+    context.check_zero("blob.padding", mtp.SECTION, base + header.ofs_heap + header.len_heap, base + header.ofs_data)
+    _check_mtp_bounds(checked)
+    _check_mtp_layout(context, checked)
+    _check_mtp_rows(context, checked)
+
+
+def _slices(row: MtpRowV1) -> tuple[int, int, int]:
+    """Number of runs, bytes of each, and distance between them."""
+    count = row.dims[2] if row.role else 1
+    return count, row.byte_size // max(count, 1), row.stride
+
+
+def _check_mtp_bounds(checked: CheckedTable) -> None:
+    for index, row in enumerate(checked.rows):
+        count, length, stride = _slices(row)
+        end = row.offset + max(count - 1, 0) * stride + length
+        if end > checked.header.len_data:
+            message = f"Bytes {row.offset} to {end}, the tensors have {checked.header.len_data}."
+            checked.fault("mtp.bounds", index, "offset", message)
+
+
+def _check_mtp_layout(context: Context, checked: CheckedTable) -> None:
+    header, report = checked.header, context.report
+    data_at = checked.base + header.ofs_data
+    end = 0
+    expert_rows: dict[int, list[int]] = {}
+    before = len(report.counts)
+    for index, row in enumerate(checked.rows):
+        if row.role:
+            expert_rows.setdefault(layer_of(checked.label(index)) or 0, []).append(index)
+            continue
+        start = align_up(end, CACHE_LINE)
+        if row.offset != start:
+            checked.fault("mtp.layout", index, "offset", f"Found {row.offset}, expected {start}.")
+        elif start <= header.len_data:
+            context.check_zero("blob.padding", mtp.SECTION, data_at + end, data_at + start)
+        end = start + row.byte_size
+    if expert_rows:
+        start = align_up(end, PAGE)
+        if start <= header.len_data:
+            context.check_zero("blob.padding", mtp.SECTION, data_at + end, data_at + start)
+        end = start
+    for _, indices in sorted(expert_rows.items()):
+        end = _check_mtp_layer(context, checked, indices, end, data_at)
+    if end != header.len_data and len(report.counts) == before:
+        checked.header_fault("mtp.layout", "len_data", f"The last tensor ends at {end} of {header.len_data}.")
+
+
+def _check_mtp_layer(context: Context, checked: CheckedTable, indices: list[int], end: int, data_at: int) -> int:
+    """One layer of draft experts, [gate | up | down] to a stride; returns where it ends."""
+    order = {ExpertRole.GATE: 0, ExpertRole.GATE_UP: 0, ExpertRole.UP: 1, ExpertRole.DOWN: 2}
+    at, count, used = end, 0, 0
+    for index in sorted(indices, key=lambda index: order.get(checked.rows[index].role, 3)):
+        row = checked.rows[index]
+        count, length, _ = _slices(row)
+        if row.offset != at:
+            checked.fault("mtp.layout", index, "offset", f"Found {row.offset}, expected {at}.")
+        at, used = at + length, used + length
+    stride = align_up(used, PAGE)
+    for index in indices:
+        if checked.rows[index].stride != stride:
+            checked.fault("mtp.layout", index, "stride", f"Found {checked.rows[index].stride}, expected {stride}.")
+    if end + count * stride <= checked.header.len_data:
+        _check_padding(context, "blob.padding", MTP, data_at + end, count, used, stride)
+    return end + count * stride
+
+
+def _check_mtp_rows(context: Context, checked: CheckedTable) -> None:
+    if SectionKind.TENSOR_INDEX_BIN not in context.tables:
+        return
+    owned = in_home(context, MTP)
+    for index, row in enumerate(checked.rows):
+        name = checked.label(index)
+        if name not in owned:
+            checked.fault("mtp.rows", index, "name_offset", f"TensorIndexBin has no {name!r} in MtpBlob.")
+            continue
+        expect_row(
+            context, name,
+            {"ggml_type": row.ggml_type, "n_dims": row.n_dims, "dims": row.dims, "role": row.role, "home_row": index,
+             "byte_size": row.byte_size, "offset": checked.header.ofs_data + row.offset},
+        )  # fmt: skip
+    known = set(map(checked.label, range(len(checked.rows))))
+    for name in sorted(owned.keys() - known):
+        missing_row(context, name)

@@ -1,0 +1,227 @@
+"""Checks of MetadataKvBin, TokenizerBin and TokenizerAssets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MetadataType, SectionKind
+from ..generated.rules import (
+    check_gbt_header_v1,
+    check_metadata_kv_header_v1,
+    check_metadata_kv_row_v1,
+    check_tokenizer_asset_row_v1,
+    check_tokenizer_assets_header_v1,
+)
+from ..generated.structs import (
+    GbtHeaderV1,
+    MetadataKvHeaderV1,
+    MetadataKvRowV1,
+    TokenizerAssetRowV1,
+    TokenizerAssetsHeaderV1,
+    gbt_v1_layout,
+    gbt_v1_size,
+)
+from . import assets, metadata, tokenizer
+from .assets import is_file_name
+from .blob import align_up
+from .check_table import CheckedTable, check_table
+from .check_values import ValueFaultError, check_value
+from .context import Context
+from .values import Value
+
+_BATCH = 1 << 16  # tokens or merges that are compared at a time
+_INTEGERS = (MetadataType.INT32, MetadataType.UINT32)
+
+
+def check_tokenizer(context: Context) -> None:
+    """TokenizerBin: arrays fill the section, offsets rise, ids lie in the vocabulary, merges fit together."""
+    loaded = context.load(SectionKind.TOKENIZER_BIN)
+    if loaded is None:
+        return
+    data, base = loaded
+    report, section = context.report, tokenizer.SECTION
+    if len(data) < GbtHeaderV1.SIZE:
+        message = f"It has {len(data)} bytes, the header {GbtHeaderV1.SIZE}."
+        report.add("tokenizer.header", section, "", base, message)
+        return
+    header = GbtHeaderV1.decode(data)
+    report.add_broken(check_gbt_header_v1(header, section_size=len(data)), header, section, base=base)
+    context.check_items(SectionKind.TOKENIZER_BIN, header.vocab_size)
+    if header.magic != GbtHeaderV1.MAGIC or gbt_v1_size(header) != len(data):
+        return
+    table = tokenizer.TokenizerTable(data)
+    places = gbt_v1_layout(header)
+    _check_padding(context, data, base, places)
+    try:
+        bytes(table.chat_template).decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = base + places["chat_template"][0] + error.start
+        report.add("tokenizer.template", section, "chat_template", at, f"{error.reason}.")
+    if _check_offsets(context, table, base + places["offsets"][0]):
+        _check_triples(context, table, base + places["triples"][0])
+        context.tokenizer = table
+
+
+def _check_padding(context: Context, data: memoryview, base: int, places: dict[str, tuple[int, int]]) -> None:
+    end = GbtHeaderV1.SIZE
+    for name, (start, length) in places.items():
+        if any(data[end:start]):
+            context.report.add("tokenizer.padding", tokenizer.SECTION, name, base + end, f"Before {name}.")
+        end = start + length
+
+
+def _check_offsets(context: Context, table: tokenizer.TokenizerTable, at: int) -> bool:
+    offsets = table.offsets
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    faults = [(int(index) + 1, f"{offsets[index + 1]} follows {offsets[index]}.") for index in falls]
+    if offsets[0] != 0:
+        faults.insert(0, (0, f"It begins with {offsets[0]}."))
+    if offsets[-1] != table.header.vocab_blob_bytes:
+        faults.append((len(offsets) - 1, f"It ends with {offsets[-1]}, not {table.header.vocab_blob_bytes}."))
+    for index, message in faults:
+        place = at + index * offsets.itemsize
+        context.report.add("tokenizer.offsets", tokenizer.SECTION, f"offsets[{index}]", place, message)
+    return not faults
+
+
+def _check_triples(context: Context, table: tokenizer.TokenizerTable, at: int) -> None:
+    size = table.header.vocab_size
+    for first in range(0, len(table.triples), _BATCH):
+        batch = table.triples[first : first + _BATCH].astype(np.int64)
+        absent = (batch == tokenizer.NO_ID).all(axis=1)
+        inside = ((batch >= 0) & (batch < size)).all(axis=1)
+        wrong = np.flatnonzero(~(absent | inside))
+        unequal = np.flatnonzero(inside)[~_joined(table, batch[inside])] if inside.any() else wrong[:0]
+        for rule, rows in (("tokenizer.triples", wrong), ("tokenizer.merge_bytes", unequal)):
+            for row in rows:
+                index = first + int(row)
+                place = at + index * table.triples.strides[0]
+                message = f"Found {table.triples[index].tolist()} in a vocabulary of {size}."
+                context.report.add(rule, tokenizer.SECTION, f"triples[{index}]", place, message)
+
+
+def _joined(table: tokenizer.TokenizerTable, triples: np.ndarray) -> np.ndarray:
+    """Whether the merged token of each triple is the left one and the right one."""
+    starts = table.offsets.astype(np.int64)
+    lengths = np.diff(starts)
+    left, right, merged = triples.T
+    same: np.ndarray = lengths[merged] == lengths[left] + lengths[right]
+    rows = np.flatnonzero(same)
+    blob = np.frombuffer(table.vocab_blob, np.uint8)
+    for ids, shift in ((left[rows], np.zeros(len(rows), np.int64)), (right[rows], lengths[left[rows]])):
+        count = lengths[ids]
+        owner = np.repeat(np.arange(len(rows)), count)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+        part = blob[starts[ids][owner] + within]
+        whole = blob[(starts[merged[rows]] + shift)[owner] + within]
+        same[rows[owner[part != whole]]] = False
+    return same
+
+
+def check_metadata(context: Context) -> None:
+    """MetadataKvBin; `check_tokenizer` comes first, for stubs point there."""
+    loaded = context.load(SectionKind.METADATA_KV_BIN)
+    if loaded is None:
+        return
+    data, base = loaded
+    checked = check_table(
+        data, MetadataKvHeaderV1, MetadataKvRowV1, check_metadata_kv_header_v1, check_metadata_kv_row_v1,
+        base=base, report=context.report, section=metadata.SECTION,
+    )  # fmt: skip
+    context.tables[SectionKind.METADATA_KV_BIN] = checked
+    if not checked.sound or checked.table is None:
+        return
+    context.check_items(SectionKind.METADATA_KV_BIN, len(checked.rows))
+    check_positions(checked, "metadata.position")
+    for index, row in enumerate(checked.rows):
+        key = checked.label(index)
+        if key.startswith(metadata.FORBIDDEN_PREFIX):
+            checked.fault("metadata.forbidden", index, "key_offset", f"Found {key!r}.")
+        if metadata.is_stub(row):
+            _check_stub(context, checked, index, key)
+        else:
+            _check_entry(context, checked, index, key)
+
+
+def _check_entry(context: Context, checked: CheckedTable, index: int, key: str) -> None:
+    row, table = checked.rows[index], checked.table
+    heap = checked.header.len_heap
+    known = row.value_type in MetadataType.NAMES and row.element_type in MetadataType.NAMES
+    if table is None or not known or row.value_offset > heap or row.value_length > heap - row.value_offset:
+        return
+    raw = table.bytes_of(row, "value")
+    fixed = MetadataType.BYTES[row.element_type]
+    if fixed and row.value_length != row.count * fixed:
+        return  # reported as metadata.size
+    try:
+        check_value(row.value_type, row.element_type, row.count, raw)
+    except ValueFaultError as error:
+        checked.fault("metadata.value", index, "value_offset", f"{key}: {error}.")
+        return
+    if row.value_type != MetadataType.ARRAY and len(raw) <= 1 << 16:
+        context.metadata[key] = Value(key, row.value_type, row.element_type, row.count, bytes(raw)).python()
+
+
+def _check_stub(context: Context, checked: CheckedTable, index: int, key: str) -> None:
+    row, held = checked.rows[index], context.tokenizer
+    array, string = MetadataType.ARRAY, MetadataType.STRING
+    if held is None:
+        if context.entry(SectionKind.TOKENIZER_BIN) is None:
+            checked.fault("metadata.stub", index, "flags", f"{key} is a stub, and there is no TokenizerBin.")
+        return
+    expected = {
+        tokenizer.TOKENS: (array, (string,), held.header.vocab_size),
+        tokenizer.TYPES: (array, _INTEGERS, held.header.vocab_size),
+        tokenizer.MERGES: (array, (string,), held.header.n_merges),
+        tokenizer.TEMPLATE: (string, (string,), 1),
+    }.get(key)
+    if expected is None:
+        checked.fault("metadata.stub", index, "flags", f"{key} is none of the keys that TokenizerBin holds.")
+        return
+    value_type, element_types, count = expected
+    if row.value_type != value_type or row.element_type not in element_types or row.count != count:
+        message = f"{key} has type {row.value_type} of {row.element_type} and {row.count} elements, not {count}."
+        checked.fault("metadata.stub", index, "count", message)
+
+
+def check_positions(checked: CheckedTable, rule: str) -> None:
+    """Positions are 0, 1, 2, ... in some order."""
+    seen: set[int] = set()
+    for index, row in enumerate(checked.rows):
+        if row.position >= len(checked.rows) or row.position in seen:
+            checked.fault(rule, index, "position", f"Found {row.position} among {len(checked.rows)} rows.")
+        seen.add(row.position)
+
+
+def check_assets(context: Context) -> None:
+    """TokenizerAssets: names are plain, files lie where they should, none is a hardware-specific cache."""
+    loaded = context.load(SectionKind.TOKENIZER_ASSETS)
+    if loaded is None:
+        return
+    data, base = loaded
+    checked = check_table(
+        data, TokenizerAssetsHeaderV1, TokenizerAssetRowV1, check_tokenizer_assets_header_v1,
+        check_tokenizer_asset_row_v1, base=base, report=context.report, section=assets.SECTION,
+    )  # fmt: skip
+    header = checked.header
+    if not checked.sound or header.ofs_data + header.len_data > len(data):
+        return
+    context.check_items(SectionKind.TOKENIZER_ASSETS, len(checked.rows))
+    heap_end = header.ofs_heap + header.len_heap
+    context.check_zero("assets.placement", assets.SECTION, base + heap_end, base + header.ofs_data)
+    end = 0
+    for index, row in enumerate(checked.rows):
+        name = checked.label(index)
+        if not is_file_name(name):
+            checked.fault("assets.path", index, "name_offset", f"Found {name!r}.")
+        start = align_up(end, CACHE_LINE)
+        if row.offset != start or row.byte_size > header.len_data - start:
+            checked.fault("assets.placement", index, "offset", f"Found {row.offset}, expected {start}.")
+            return
+        at = header.ofs_data + start
+        context.check_zero("assets.placement", assets.SECTION, base + header.ofs_data + end, base + at)
+        if bytes(data[at : at + 4]) == GEXC_MAGIC.to_bytes(4, "little") and row.byte_size >= 4:
+            checked.fault("assets.gexec", index, "offset", f"Found one in {name!r}.")
+        end = start + row.byte_size
+    if end != header.len_data:
+        checked.header_fault("assets.placement", "len_data", f"The last file ends at {end} of {header.len_data}.")

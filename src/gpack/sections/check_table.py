@@ -1,0 +1,161 @@
+"""The checks that all index sections share: header, rows, heap references, order, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..container.report import Report
+from ..generated.constants import MAX_ROWS
+from ..generated.structs import Record
+from .table import Table
+
+Broken = list[tuple[str, str]]
+
+
+class CheckedTable:
+    """A table whose header and rows were checked, and what the later checks need of it.
+
+    Attributes:
+        base: Offset of the section in the file.
+        rows: The rows; empty where the header is not sound.
+        names: The bytes of each row's first reference (its name or key); empty bytes where the reference is bad.
+        sound: The table can be read: rows and heap lie where they should.
+    """
+
+    def __init__(self, table: Table[Any, Any] | None, header: Any, base: int, report: Report, section: str) -> None:
+        self.table = table
+        self.header = header
+        self.base = base
+        self.report = report
+        self.section = section
+        self.rows: list[Any] = []
+        self.names: list[bytes] = []
+
+    @property
+    def sound(self) -> bool:
+        """Whether rows and heap could be read."""
+        return self.table is not None
+
+    def row_base(self, index: int) -> int:
+        """Offset of a row in the file."""
+        return int(self.base + self.header.ofs_rows + index * self.header.row_size)
+
+    def fault(self, rule: str, index: int, field: str, message: str) -> None:
+        """Records a violation at a field of a row."""
+        offset = self.row_base(index) + self.rows[index].OFFSETS.get(field, 0)
+        self.report.add(rule, self.section, f"rows[{index}].{field}", offset, message)
+
+    def header_fault(self, rule: str, field: str, message: str) -> None:
+        """Records a violation at a field of the header."""
+        self.report.add(rule, self.section, field, self.base + self.header.OFFSETS[field], message)
+
+    def label(self, index: int) -> str:
+        """The row's name for a message."""
+        return self.names[index].decode("utf-8", "backslashreplace") if index < len(self.names) else f"row {index}"
+
+
+def check_table(
+    data: memoryview,
+    header_class: type[Any],
+    row_class: type[Record],
+    check_header: Callable[..., Broken],
+    check_row: Callable[[Any], Broken],
+    *,
+    base: int,
+    report: Report,
+    section: str,
+) -> CheckedTable:
+    """Checks header, every row, every reference, the heap's order, and that names are sorted and UTF-8.
+
+    Args:
+        data: The section's bytes.
+        base: Offset of the section in the file.
+    """
+    made = CheckedTable(None, header_class(), base, report, section)
+    if len(data) < header_class.SIZE:
+        report.add("index.header", section, "", base, f"It has {len(data)} bytes, the header {header_class.SIZE}.")
+        return made
+    header = made.header = header_class.decode(data)
+    report.add_broken(check_header(header, section_size=len(data)), header, section, base=base)
+    rows_end = header.ofs_rows + header.num_rows * header.row_size
+    heap_fits = header.ofs_heap <= len(data) and header.len_heap <= len(data) - header.ofs_heap
+    if (
+        header.magic != header_class.MAGIC
+        or header.row_size < row_class.SIZE
+        or rows_end > len(data)
+        or not heap_fits
+        or header.num_rows > MAX_ROWS
+    ):
+        return made
+    made.table = Table(data, header_class, row_class, section=section)
+    for index, row in enumerate(made.table):
+        made.rows.append(row)
+        if broken := check_row(row):
+            report.add_broken(broken, row, section, base=made.row_base(index), prefix=f"rows[{index}].")
+    if row_class.REFS:
+        check_heap(made, made.rows, "rows", header.ofs_rows, header.row_size, end=True)
+        _check_names(made)
+    return made
+
+
+def check_heap(
+    checked: CheckedTable, rows: list[Any], what: str, ofs_rows: int, row_size: int, *, end: bool, start: int = 0
+) -> int:
+    """References point inside the heap, in row order, with the least gaps, which are zero.
+
+    Args:
+        what: Name of the table for field paths.
+        ofs_rows, row_size: Place of the rows in the section.
+        end: The heap must end with the last of these rows.
+        start: Where the first reference should point.
+
+    Returns:
+        Where the last reference ends.
+    """
+    header, table = checked.header, checked.table
+    assert table is not None
+    heap = table.data[header.ofs_heap : header.ofs_heap + header.len_heap]
+    expected = start
+    for index, row in enumerate(rows):
+        for ref, alignment in row.REFS:
+            offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
+            name = f"{ref}_offset"
+            place = checked.base + ofs_rows + index * row_size + row.OFFSETS[name]
+            if offset > len(heap) or length > len(heap) - offset:
+                message = f"Bytes {offset} to {offset + length}, the heap has {len(heap)}."
+                checked.report.add("index.heap_ref", checked.section, f"{what}[{index}].{name}", place, message)
+                continue
+            least = -(-expected // alignment) * alignment if length else 0
+            if offset != least:
+                message = f"Found {offset}, expected {least}."
+                checked.report.add("index.heap_order", checked.section, f"{what}[{index}].{name}", place, message)
+            elif any(heap[expected:offset]):
+                gap = checked.base + header.ofs_heap + expected
+                checked.report.add("index.heap_zero", checked.section, "heap", gap, f"Before heap byte {offset}.")
+            expected = offset + length if length else expected
+    if end and expected != len(heap):
+        checked.header_fault("index.heap_order", "len_heap", f"The last reference ends at {expected} of {len(heap)}.")
+    return expected
+
+
+def _check_names(checked: CheckedTable) -> None:
+    table = checked.table
+    assert table is not None
+    ref = checked.rows[0].REFS[0][0] if checked.rows else ""
+    previous: bytes | None = None
+    for index, row in enumerate(checked.rows):
+        offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
+        inside = offset <= checked.header.len_heap and length <= checked.header.len_heap - offset
+        name = bytes(table.bytes_of(row, ref)) if inside else b""
+        checked.names.append(name)
+        if not inside:
+            continue
+        if previous is not None and name <= previous:
+            message = f"{name[:80]!r} stands behind {previous[:80]!r}."
+            checked.fault("index.sorted", index, f"{ref}_offset", message)
+        previous = name
+        try:
+            name.decode("utf-8")
+        except UnicodeDecodeError as error:
+            checked.fault("index.utf8", index, f"{ref}_offset", f"{name[:80]!r}: {error.reason}.")

@@ -1,0 +1,79 @@
+"""What the section checks share: the open file, the report, and the tables as they become known."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..container.report import Report
+from ..container.structure import Structure, read_at
+from ..generated.constants import SECTION_NAMES
+from ..generated.structs import GPackSectionEntryV1, TensorIndexRowV1
+from .check_table import CheckedTable
+from .tokenizer import TokenizerTable
+
+# Sections up to this size are read, larger ones are mapped: reading survives a file that shrinks meanwhile, mapping
+# takes no memory of its own.
+READ_LIMIT = 32 << 20
+_ZERO_CHUNK = 1 << 20
+
+
+@dataclass
+class Context:
+    """The state of one verification.
+
+    Attributes:
+        tensors: Rows of TensorIndexBin by name, empty where the index is not sound.
+        names: Names of those rows, by row.
+        metadata: Decoded metadata that placement depends on.
+    """
+
+    descriptor: int
+    path: object
+    structure: Structure
+    report: Report
+    manifest: dict[str, Any] | None = None
+    tables: dict[int, CheckedTable] = field(default_factory=dict)
+    tensors: dict[str, TensorIndexRowV1] = field(default_factory=dict)
+    tensor_rows: dict[str, int] = field(default_factory=dict)
+    tokenizer: TokenizerTable | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def entry(self, kind: int) -> GPackSectionEntryV1 | None:
+        """The directory entry of a kind whose bytes lie inside the file, else None."""
+        found = self.structure.find(kind)
+        size = self.structure.file_size
+        if found is None or found.offset > size or found.size > size - found.offset:
+            return None
+        return found
+
+    def load(self, kind: int) -> tuple[memoryview, int] | None:
+        """A section's bytes and its offset in the file; None where it is absent or out of bounds."""
+        entry = self.entry(kind)
+        if entry is None:
+            return None
+        if entry.size <= READ_LIMIT:
+            return memoryview(read_at(self.descriptor, entry.offset, entry.size, self.path)), entry.offset
+        mapped = mmap.mmap(self.descriptor, self.structure.file_size, access=mmap.ACCESS_READ)
+        return memoryview(mapped)[entry.offset : entry.offset + entry.size], entry.offset
+
+    def check_items(self, kind: int, count: int) -> None:
+        """Compares `item_count` of the directory with what the section holds."""
+        entry = self.structure.find(kind)
+        if entry is not None and entry.item_count != count:
+            name = SECTION_NAMES[kind]
+            self.report.add(
+                "section.item_count", name, "item_count", None, f"Found {entry.item_count}, it holds {count}."
+            )
+
+    def check_zero(self, rule: str, section: str, start: int, end: int) -> None:
+        """Records a violation where the bytes from file offset `start` to `end` are not all zero."""
+        while start < end:
+            length = min(end - start, _ZERO_CHUNK)
+            data = read_at(self.descriptor, start, length, self.path)
+            if data.count(0) != length:
+                place = start + next(index for index, byte in enumerate(data) if byte)
+                self.report.add(rule, section, "padding", place, f"Byte {place} is 0x{data[place - start]:02x}.")
+                return
+            start += length

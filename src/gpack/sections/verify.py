@@ -1,0 +1,240 @@
+"""The full verification of a pack: every rule of the schema, every byte, all violations collected."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ..container.manifest import binding_faults, canonical, parse_json, schema_faults
+from ..container.reader import check_digests, check_manifest_digest
+from ..container.report import Report
+from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
+from ..errors import FormatError
+from ..generated.constants import ExpertFlags, GgmlType, SectionKind
+from ..generated.structs import GPackFooterV1, GPackHeaderV1
+from .check_experts import check_experts, check_mtp
+from .check_metadata import check_assets, check_metadata, check_tokenizer
+from .check_tensors import check_dense, check_singles, check_tensor_index
+from .context import Context
+from .homes import draft_start
+
+# A manifest lists sections and a few numbers; one beyond this size is no manifest.
+_MAX_MANIFEST = 16 << 20
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of a verification.
+
+    Attributes:
+        report: All violations.
+        structure: The fixed records, as far as they could be read.
+        bytes_hashed: Bytes that went through SHA-256.
+        seconds: How long it took.
+    """
+
+    path: str
+    report: Report
+    structure: Structure
+    bytes_hashed: int
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """No rule is broken; warnings do not count."""
+        return self.report.ok
+
+
+def verify(path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None) -> Verification:
+    """Checks every rule of the schema and the SHA-256 of every section.
+
+    Memory stays bounded whatever the file's size: blobs pass through small buffers.
+
+    Args:
+        progress: Called with (bytes hashed since the last call, bytes in all).
+
+    Raises:
+        PathError: The file is missing or cannot be read.
+    """
+    started = time.perf_counter()
+    descriptor, size = open_file(path)
+    try:
+        report = Report()
+        structure = read_structure(descriptor, size, path, report, full=True)
+        hashed = 0
+        if structure.header and structure.footer and structure.entries:
+            context = Context(descriptor, path, structure, report)
+            hashed = _check_bytes(context, structure.header, structure.footer, progress)
+            _check_manifest(context, structure.header)
+            check_sections(context)
+    finally:
+        os.close(descriptor)
+    return Verification(os.fspath(path), report, structure, hashed, time.perf_counter() - started)
+
+
+def check_sections(context: Context) -> None:
+    """What the sections hold, and whether they agree with one another and with the manifest."""
+    if "section.duplicate" in context.report.counts:
+        return  # which of the two to believe?
+    # The order matters: stubs point into the tokenizer, placement depends on the metadata, rows on the index.
+    check_tokenizer(context)
+    check_metadata(context)
+    check_tensor_index(context)
+    check_singles(context)
+    check_dense(context)
+    check_experts(context)
+    check_mtp(context)
+    check_assets(context)
+    context.check_items(MANIFEST, 1)
+    if context.manifest is not None:
+        for field, message in _summary_faults(context, context.manifest):
+            context.report.add("manifest.summary", "ManifestJson", field, None, f"It {message}.")
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def _check_bytes(
+    context: Context, header: GPackHeaderV1, footer: GPackFooterV1, progress: Callable[[int, int], None] | None
+) -> int:
+    report, structure = context.report, context.structure
+    if "header.manifest_bounds" not in report.counts:
+        check_manifest_digest(context.descriptor, header, footer, context.path, report)
+    _check_gaps(context, header)
+    total = sum(entry.size for entry in structure.entries)
+    if total > structure.file_size:
+        return 0  # overlapping sections, reported as such: hashing the same bytes over and over proves nothing
+    report_progress = None if progress is None else lambda count: progress(count, total)
+    check_digests(context.descriptor, structure, context.path, report, report_progress)
+    return total
+
+
+def _check_gaps(context: Context, header: GPackHeaderV1) -> None:
+    """Bytes between sections, before the directory and before the footer are zero."""
+    size = context.structure.file_size
+    spans = sorted((entry.offset, entry.offset + entry.size) for entry in context.structure.entries)
+    table = header.section_table_offset
+    spans += [(table, table + len(context.structure.entries) * context.structure.entries[0].SIZE)]
+    spans += [(size - GPackFooterV1.SIZE, size)]
+    end = GPackHeaderV1.SIZE
+    for start, stop in spans:
+        if end < start <= size:
+            context.check_zero("section.gap_zero", "gap", end, start)
+        end = max(end, stop)
+
+
+# ---------------------------------------------------------------- manifest
+
+
+def _check_manifest(context: Context, header: GPackHeaderV1) -> None:
+    report = context.report
+    entry = context.entry(MANIFEST)
+    if entry is None:
+        return
+    if entry.size > _MAX_MANIFEST:
+        report.add("manifest.json", "ManifestJson", "", entry.offset, f"It has {entry.size} bytes.")
+        return
+    data = read_at(context.descriptor, entry.offset, entry.size, context.path)
+    try:
+        manifest = parse_json(data)
+    except (ValueError, RecursionError) as error:
+        report.add("manifest.json", "ManifestJson", "$", entry.offset, f"{error}.")
+        return
+    _check_canonical(report, manifest, data, entry.offset)
+    faults = list(schema_faults(manifest))
+    for field, message in faults:
+        report.add("manifest.schema", "ManifestJson", field, entry.offset, f"It {message}.")
+    for field, message in binding_faults(manifest, header, context.structure.entries, MANIFEST):
+        report.add("manifest.binding", "ManifestJson", field, entry.offset, f"It {message}.")
+    if not faults:
+        context.manifest = manifest
+
+
+def _check_canonical(report: Report, manifest: dict[str, Any], data: bytes, base: int) -> None:
+    try:
+        expected = canonical(manifest)
+    except FormatError as error:
+        report.add("manifest.canonical", "ManifestJson", "$", base, f"{error.message}.")
+        return
+    if data != expected:
+        pairs = zip(data, expected, strict=False)
+        place = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(data), len(expected)))
+        report.add("manifest.canonical", "ManifestJson", "$", base + place, f"It differs from byte {place} on.")
+
+
+def _summary_faults(context: Context, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for field, expected in _expected_summary(context).items():
+        part, _, name = field.partition(".")
+        holder = manifest.get(part)
+        if expected is None:
+            if holder is not None:
+                yield f"$.{part}", "is there, and the section is not"
+        elif not isinstance(holder, dict):
+            yield f"$.{part}", "is missing"
+        elif holder.get(name) != expected:
+            yield f"$.{field}", f"is {holder.get(name)!r}, the sections have {expected!r}"
+
+
+def _expected_summary(context: Context) -> dict[str, Any]:
+    """What the manifest should say, as far as the sections could be read; None: that part should be absent."""
+    expected: dict[str, Any] = {}
+    if SectionKind.TENSOR_INDEX_BIN in context.tables and context.tables[SectionKind.TENSOR_INDEX_BIN].sound:
+        rows = list(context.tensors.values())
+        by_type: dict[str, int] = defaultdict(int)
+        for row in rows:
+            by_type[GgmlType.NAMES.get(row.ggml_type, "?")] += row.byte_size
+        expected |= {
+            "model.parameter_count": sum(prod(row.dims) for row in rows),
+            "model.tensor_count": len(rows),
+            "model.bytes_by_type": dict(by_type),
+        }
+    expected |= _expected_model(context)
+    if context.structure.find(SectionKind.TOKENIZER_BIN) is None:
+        expected["tokenizer"] = None
+    elif context.tokenizer is not None:
+        held = context.tokenizer.header
+        expected |= {
+            "tokenizer.vocab_size": held.vocab_size,
+            "tokenizer.merge_count": held.n_merges,
+            "tokenizer.has_chat_template": held.chat_template_bytes > 0,
+        }
+        if held.eos_token_id >= 0:
+            expected["tokenizer.eos_token_id"] = held.eos_token_id
+    layout = context.tables.get(SectionKind.EXPERT_LAYOUT_BIN)
+    if layout is not None:
+        external = any(row.flags & ExpertFlags.EXTERNAL for row in layout.rows)
+        expected |= {
+            "experts.mode": "external" if external else "embedded",
+            "experts.layer_count": len(layout.rows),
+            "experts.blob_count": sum(row.n_expert for row in layout.rows),
+            "experts.bytes": layout.header.expert_bytes,
+        }
+    elif context.structure.find(SectionKind.EXPERT_LAYOUT_BIN) is None:
+        expected["experts"] = None
+    drafts = context.tables.get(SectionKind.MTP_BLOB)
+    if drafts is not None:
+        expected |= {
+            "mtp.tensor_count": len(drafts.rows),
+            "mtp.bytes": sum(row.byte_size for row in drafts.rows),
+        }
+    elif context.structure.find(SectionKind.MTP_BLOB) is None:
+        expected["mtp"] = None
+    return expected
+
+
+def _expected_model(context: Context) -> dict[str, Any]:
+    """What the metadata says of the model: architecture and layers."""
+    architecture = context.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        return {}
+    expected: dict[str, Any] = {"model.architecture": architecture}
+    layers = context.metadata.get(f"{architecture}.block_count")
+    if isinstance(layers, int) and not isinstance(layers, bool) and layers >= 0:
+        first_draft = draft_start(context.metadata.get)
+        expected["model.layer_count"] = layers if first_draft is None else first_draft
+    return expected
