@@ -65,8 +65,9 @@ def _row(item: Struct, start: int, row: list[Field]) -> list[str]:
 
 def _label_row(f: Field) -> int:
     """The row that has most of the field, the first of those."""
-    first, last = f.offset // ROW, (f.offset + f.type.size - 1) // ROW
-    spans = {row: min(f.offset + f.type.size, (row + 1) * ROW) - max(f.offset, row * ROW) for row in range(first, last + 1)}
+    end = f.offset + f.type.size
+    rows = range(f.offset // ROW, (end - 1) // ROW + 1)
+    spans = {row: min(end, (row + 1) * ROW) - max(f.offset, row * ROW) for row in rows}
     return max(spans, key=lambda row: (spans[row], -row))
 
 

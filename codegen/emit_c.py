@@ -10,12 +10,14 @@ SCALARS = {
     f"{sign}{bits}": f"{word}{bits}_t" for sign, word in (("u", "uint"), ("i", "int")) for bits in (8, 16, 32, 64)
 }
 SCALARS |= {"f32": "float", "f64": "double"}
-KEYWORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const continue default delete do double else enum "
-    "explicit export extern false float for friend goto if inline int long mutable namespace new not operator or "
-    "private protected public register restrict return short signed sizeof static struct switch template this throw "
-    "true try typedef typename union unsigned using virtual void volatile while xor".split()
-)
+KEYWORDS = frozenset({
+    "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const",
+    "continue", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false",
+    "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not",
+    "operator", "or", "private", "protected", "public", "register", "restrict", "return", "short", "signed",
+    "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typedef", "typename",
+    "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
+})  # fmt: skip
 
 
 def emit(schema: Schema) -> str:

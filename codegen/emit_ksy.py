@@ -108,10 +108,9 @@ def _doc(text: str) -> str:
 def _file_doc(schema: Schema) -> str:
     spanning = [rule.id for rule in schema.rules if rule.where]
     sweeps = [rule.id for rule in schema.rules if rule.sweep and rule.sweep != "u64"]
-    parts = [
-        schema.doc,
-        "Payloads are never read as a whole; read them from the stream, at the offset and size given.",
-    ]
+    parts = [schema.doc]
+    if schema.sections:
+        parts.append("Payloads are never read as a whole: read them from the stream, at the offset and size given.")
     if spanning or sweeps:
         parts.append(
             "This grammar checks structure. It leaves to a full reader the rules that span several structures, and "

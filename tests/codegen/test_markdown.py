@@ -116,13 +116,14 @@ def test_worked_vector_says_what_bytes_mean() -> None:
 
 def test_diagram() -> None:
     word, long = Type("u32", None), Type("bytes", 20)
-    fields = (Field("first", word, 0, ""), Field("some_long_name", Type("u16", None), 4, ""))
-    fields += (Field("two", Type("u16", None), 6, ""), Field("digest", long, 8, ""))
+    half = Type("u16", None)
+    places = (("first", word, 0), ("some_long_name", half, 4), ("two", half, 6), ("digest", long, 8))
+    fields = tuple(Field(name, kind, offset, "") for name, kind, offset in places)
     assert byte_diagram.draw(Struct("Demo", 28, "", fields)).splitlines()[1:] == [
         "      +-----------------------+-----------+-----------+-----------------------------------------------+",
         "   0  |         first         |some_long_ |    two    |                                               |",
         "      |                       |   name    |           |                                               |",
-        "      +-----------------------+-----------+-----------+                                               +",
+        "      +-----------------------+-----------+-----------+                       +-----------------------+",
         "  16  |                              digest[20]                               |",
         "      +-----------------------------------------------------------------------+",
     ]

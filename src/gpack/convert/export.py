@@ -1,0 +1,112 @@
+"""A pack back into one GGUF: the same keys, tensors, types, order and bytes as the source had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..container.atomic import AtomicFile
+from ..container.streaming import CHUNK
+from ..container.writer import Copy, Piece, Zeros, gather_chunks
+from ..errors import UnsupportedError, UsageError
+from ..generated.constants import GgmlType
+from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_DIMS
+from ..generated.structs import TensorIndexRowV1
+from ..pack import Pack
+from ..pack import open as open_pack
+from ..sections.restore import restore_value
+from ..sources.gguf_write import build_header
+
+DEFAULT_VERSION = 3  # of packs whose source was no GGUF
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written."""
+
+    output: str
+    size: int
+    tensor_count: int
+    metadata_count: int
+
+
+def export_gguf(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Export:
+    """Writes the GGUF that the pack was made from.
+
+    Keys (order, types, values), tensors (order, names, types, dims, bytes), version and alignment equal the source's;
+    of a split source, the whole. Converting the result gives the same pack, byte for byte, given the same name.
+
+    Args:
+        progress: Called with (bytes written since the last call, bytes in all).
+
+    Raises:
+        UnsupportedError: The pack holds what GGUF cannot (`export.incomplete`), or its experts are external.
+        FormatError: The pack is damaged.
+        PathError: The output cannot be written; the destination is as it was.
+    """
+    if Path(output).exists() and Path(output).samefile(source):
+        raise UsageError("the output is the input", code="convert.same_file", path=output)
+    with open_pack(source) as pack:
+        rows = sorted(pack.tensors, key=lambda row: row.position)
+        names = [pack.tensors.text(row, "name") for row in rows]
+        for name, row in zip(names, rows, strict=True):
+            _check_exportable(pack, name, row)
+        header, offsets, size = _header(pack, names, rows)
+        with AtomicFile(output, size) as target:
+            _write(target, _pieces(pack, header, names, offsets, size), size, progress)
+            target.sync()
+            target.commit()
+        return Export(os.fspath(output), size, len(rows), len(pack.metadata))
+
+
+def _header(pack: Pack, names: list[str], rows: list[TensorIndexRowV1]) -> tuple[bytes, list[int], int]:
+    table = pack.metadata.table
+    specs = [
+        (name, row.ggml_type, row.dims[: row.n_dims], row.byte_size) for name, row in zip(names, rows, strict=True)
+    ]
+    return build_header(
+        version=table.source_version or DEFAULT_VERSION,
+        alignment=table.source_alignment or GGUF_DEFAULT_ALIGNMENT,
+        metadata=[restore_value(table, row, lambda: pack.tokenizer_table) for row in table.rows()],
+        tensors=specs,
+    )
+
+
+def _check_exportable(pack: Pack, name: str, row: TensorIndexRowV1) -> None:
+    if row.ggml_type >= GgmlType.F8_E4M3 or row.n_dims > GGUF_MAX_DIMS:
+        raise UnsupportedError(
+            f"GGUF has no {GgmlType.NAMES.get(row.ggml_type, row.ggml_type)} tensors of rank {row.n_dims}",
+            code="export.incomplete", path=pack.container.path, field=name,
+        )  # fmt: skip
+
+
+def _pieces(pack: Pack, header: bytes, names: list[str], offsets: list[int], size: int) -> Iterator[Piece]:
+    yield header
+    at = len(header)
+    descriptor, path = pack.container.descriptor, pack.container.path
+    for name, offset in zip(names, offsets, strict=True):
+        if offset > at:
+            yield Zeros(offset - at)
+        start, runs, length, stride = pack.place(name)
+        for run in range(runs):
+            yield Copy(descriptor, start + run * stride, length, path)
+        at = offset + runs * length
+    if size > at:
+        yield Zeros(size - at)
+
+
+def _write(target: AtomicFile, pieces: Iterator[Piece], size: int, progress: Callable[[int, int], None] | None) -> None:
+    buffer = memoryview(bytearray(CHUNK))
+    at = 0
+    for chunk, length in gather_chunks(pieces, lambda: buffer):
+        target.write_at(chunk[:length], at)
+        at += length
+        if progress:
+            progress(length, size)
