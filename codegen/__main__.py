@@ -29,7 +29,7 @@ FOLDERS: dict[str, tuple[Callable[[Schema], dict[str, str]], str]] = {
 
 def generate(schema: Schema) -> dict[Path, str]:
     """Every file that the schema asks for, by its path below `--out`."""
-    wanted = schema.outputs or {name: None for name in (*SINGLE, *FOLDERS)}
+    wanted = schema.outputs or dict.fromkeys((*SINGLE, *FOLDERS))
     root = Path() if schema.outputs else Path(schema.id)
     files: dict[Path, str] = {}
     for target, (emit, folder) in FOLDERS.items():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .convert.export import export_gguf
     from .convert.gguf import convert_gguf
     from .errors import GpackError
-    from .pack import Pack, open
+    from .pack import Pack, open  # noqa: A004 - gpack.open
     from .sections.verify import verify
     from .tensor import Tensor
 

@@ -29,6 +29,7 @@ CODES = {
     "io.short_read": "the file ended while it was being read: it was truncated after it was opened",
     "io.write": "the output could not be written",
     "io.no_space": "the disk has not enough free space for the output",
+    "io.memory": "not enough memory",
     "io.mmap": "the file system refuses to map the file",
     "usage": "the command line or the arguments are wrong",
     "pack.closed": "the pack was closed",
@@ -157,8 +158,16 @@ class UsageError(GpackError, ValueError):
     exit_code = EXIT_USAGE
 
 
+class InternalError(GpackError, RuntimeError):
+    """A fault of this program."""
+
+    exit_code = EXIT_INTERNAL
+
+
 class MissingError(GpackError, KeyError):
     """A tensor, section or key that the pack does not hold."""
+
+    exit_code = EXIT_USAGE
 
     def __str__(self) -> str:
         return GpackError.__str__(self)

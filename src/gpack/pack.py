@@ -254,4 +254,4 @@ class Metadata:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value, or the default where there is no such key."""
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401 - this is `get`

@@ -23,9 +23,9 @@ def terminal() -> Terminal:
 
 
 def test_bar_on_a_terminal(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), Progress(2 * 2**30, "convert") as progress:
+    with redirect_stderr(terminal), Progress("convert") as progress:
         assert progress.enabled
-        progress.update(2**30)
+        progress.update(2**30, 2 * 2**30)
     text = terminal.getvalue()
     assert "convert   0% |" in text
     assert "0 B of 2.0 GiB" in text
@@ -33,11 +33,11 @@ def test_bar_on_a_terminal(terminal: Terminal) -> None:
 
 
 def test_the_bar_counts_and_rates(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), Progress(3 * 2**20, "verify") as progress:
+    with redirect_stderr(terminal), Progress("verify") as progress:
+        progress.update(2**20, 3 * 2**20)
         bar = progress._bar
         assert bar is not None
-        progress.update(2**20)
-        progress.update(2**19)
+        progress.update(2**19, 3 * 2**20)
         assert bar.n == 1_572_864
         bar.start_t -= 1.0  # one second has passed
         bar.refresh()
@@ -46,16 +46,16 @@ def test_the_bar_counts_and_rates(terminal: Terminal) -> None:
 
 
 def test_not_with_json(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), Progress(100, "verify", enabled=False) as progress:
-        progress.update(100)
+    with redirect_stderr(terminal), Progress("verify", enabled=False) as progress:
+        progress.update(100, 100)
     assert terminal.getvalue() == ""
 
 
 def test_not_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with Progress(100, "verify") as progress:
-        progress.update(100)
+    with Progress("verify") as progress:
+        progress.update(100, 100)
     assert not progress.enabled
     assert stream.getvalue() == ""
 
@@ -63,8 +63,8 @@ def test_not_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forced_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with Progress(100, "verify", enabled=True) as progress:
-        progress.update(100)
+    with Progress("verify", enabled=True) as progress:
+        progress.update(100, 100)
     assert "verify" in stream.getvalue()
 
 
@@ -79,13 +79,13 @@ def test_a_closed_or_missing_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     closed.close()
     for stream in (closed, None):
         monkeypatch.setattr(sys, "stderr", stream)
-        with Progress(100, "convert") as progress:
+        with Progress("convert") as progress:
             progress.update(1)
         assert not progress.enabled
 
 
 def test_errors_pass_and_the_bar_goes(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), pytest.raises(KeyError), Progress(100, "convert") as progress:
+    with redirect_stderr(terminal), pytest.raises(KeyError), Progress("convert") as progress:
         raise KeyError
     assert progress._bar is None
     progress.update(1)  # after the end: nothing

@@ -19,9 +19,7 @@ ODD_LENGTHS = [0, 1, 7, 8, 9, 255, 256, 257, 511, 512, 70_000]
 STRINGS = st.one_of(
     st.binary(max_size=12),
     st.text(max_size=8).map(str.encode),
-    st.sampled_from(
-        [b"", b"\0" * 7, b"\0" * 8, b"a" + b"\0" * 7, b"\0" * 40, b"\x05" + b"\0" * 7 + b"hello"]
-    ),
+    st.sampled_from([b"", b"\0" * 7, b"\0" * 8, b"a" + b"\0" * 7, b"\0" * 40, b"\x05" + b"\0" * 7 + b"hello"]),
     st.sampled_from(ODD_LENGTHS).map(bytes),
     st.sampled_from(ODD_LENGTHS).map(lambda length: b"x" * length),
 )

@@ -116,9 +116,7 @@ def test_tensors_with_any_alignment(target: Path, alignment: int) -> None:
     with GgufSource.open(target) as source:
         assert source.alignment == source.shards[0].alignment == alignment
         assert source.shards[0].header_size % alignment == 0
-        for position, (info, (name, ggml_type, dims, data)) in enumerate(
-            zip(source.tensors, tensors, strict=True)
-        ):
+        for position, (info, (name, ggml_type, dims, data)) in enumerate(zip(source.tensors, tensors, strict=True)):
             assert (info.name, info.ggml_type, info.dims) == (name, ggml_type, dims)
             assert (info.position, info.shard, info.byte_size) == (position, 0, len(data))
             assert info.offset % alignment == 0
@@ -184,9 +182,7 @@ def compare_with_gguf_py(path: Path) -> None:
     ],
     ids=["llama", "llama tied", "moe", "moe fused"],
 )
-def test_tiny_models_as_gguf_py_reads_them(
-    target: Path, metadata: list[Entry], tensors: list[Tensor]
-) -> None:
+def test_tiny_models_as_gguf_py_reads_them(target: Path, metadata: list[Entry], tensors: list[Tensor]) -> None:
     alignment = next((value for key, _, value in metadata if key == "general.alignment"), 32)
     compare_with_gguf_py(write_gguf(target, metadata, tensors, alignment=alignment))
 

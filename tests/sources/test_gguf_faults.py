@@ -136,9 +136,7 @@ def test_bools_are_0_or_1(target: Path) -> None:
 @pytest.mark.parametrize("element_type", range(13))
 @pytest.mark.parametrize("count", [1 << 20, 1 << 60, (1 << 64) - 1])
 def test_array_counts_beyond_the_file(target: Path, element_type: int, count: int) -> None:
-    write_gguf(
-        target, raw_metadata=raw_entry(b"arr", 9, struct.pack("<IQ", element_type, count)), raw_entries=1
-    )
+    write_gguf(target, raw_metadata=raw_entry(b"arr", 9, struct.pack("<IQ", element_type, count)), raw_entries=1)
     assert refused(target, BoundsError, "gguf.truncated", str(count)).field == "arr"
 
 
@@ -187,9 +185,7 @@ def test_millions_of_arrays_are_refused(target: Path) -> None:
 
 def test_a_header_of_gigabytes_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A sparse file takes no disk, but its header would take the memory.
-    target.write_bytes(
-        make_gguf(raw_metadata=raw_entry(b"huge", 9, struct.pack("<IQ", 0, 1 << 34)), raw_entries=1)
-    )
+    target.write_bytes(make_gguf(raw_metadata=raw_entry(b"huge", 9, struct.pack("<IQ", 0, 1 << 34)), raw_entries=1))
     os.truncate(target, 1 << 35)
     assert refused(target, UnsupportedError, "gguf.value", str(1 << 34)).field == "huge"
     monkeypatch.setattr(gguf_cursor, "MAX_HEADER_BYTES", 2000)

@@ -34,9 +34,7 @@ def test_any_shard_opens_the_set(tmp_path: Path, opened: int, *, metadata_first:
         assert [shard.path for shard in source.shards] == paths
         assert sum(shard.tensor_count for shard in source.shards) == len(TENSORS)
         assert [key for key, _, _ in METADATA] == list(source.metadata)
-        for position, (info, (name, ggml_type, dims, data)) in enumerate(
-            zip(source.tensors, TENSORS, strict=True)
-        ):
+        for position, (info, (name, ggml_type, dims, data)) in enumerate(zip(source.tensors, TENSORS, strict=True)):
             assert (info.name, info.ggml_type, info.dims) == (name, ggml_type, dims)
             assert info.position == position
             assert source.read(info) == data
@@ -151,9 +149,7 @@ def test_split_keys_are_counts(tmp_path: Path, value: tuple[str, object]) -> Non
     assert refused(path, "gguf.split", "m.gguf", "split.count").field == "split.count"
 
 
-@pytest.mark.parametrize(
-    "name", ["renamed.gguf", "m-1-of-3.gguf", "m-00002-of-00003.GGUF", "m-00002-of-00003.bin"]
-)
+@pytest.mark.parametrize("name", ["renamed.gguf", "m-1-of-3.gguf", "m-00002-of-00003.GGUF", "m-00002-of-00003.bin"])
 def test_a_renamed_shard(tmp_path: Path, name: str) -> None:
     paths = write_split(tmp_path, "m", METADATA, TENSORS)
     renamed = paths[1].rename(tmp_path / name)

@@ -14,27 +14,23 @@ _FORMAT = "{desc} {percentage:3.0f}% |{bar}| {done} of {whole}, {speed}, {remain
 
 
 class Progress:
-    """Shows how many bytes of a known total are done, at what rate, and the time that is left.
+    """Shows how many bytes of a total are done, at what rate, and the time that is left.
 
     Without a terminal it writes nothing and does not even import tqdm. A total of 0 shows no bar.
     """
 
-    def __init__(self, total_bytes: int, label: str, enabled: bool | None = None) -> None:
-        """Takes the bounds; the bar appears on entering.
+    def __init__(self, label: str, enabled: bool | None = None) -> None:
+        """The bar appears with the first update.
 
         Args:
-            total_bytes: What `update` will add up to.
             label: What is being done, in one word or two.
             enabled: False for no bar (`--json`), True for one in any case, None for one if stderr is a terminal.
         """
-        self.total_bytes = total_bytes
         self.label = label
         self.enabled = _is_terminal(sys.stderr) if enabled is None else enabled
         self._bar: tqdm[Any] | None = None
 
     def __enter__(self) -> Self:
-        if self.enabled and self.total_bytes > 0:
-            self._bar = _make_bar(self.total_bytes, self.label)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,8 +38,10 @@ class Progress:
         if bar is not None:
             bar.close()
 
-    def update(self, n_bytes: int) -> None:
-        """Adds bytes that are done; does nothing where no bar is shown."""
+    def update(self, n_bytes: int, total_bytes: int) -> None:
+        """Adds bytes that are done, of `total_bytes` in all; does nothing where no bar is shown."""
+        if self._bar is None and self.enabled and total_bytes > 0:
+            self._bar = _make_bar(total_bytes, self.label)
         if self._bar is not None:
             self._bar.update(n_bytes)
 

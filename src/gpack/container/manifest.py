@@ -17,6 +17,9 @@ from ..generated.json_schemas import MANIFEST
 from ..generated.structs import GPackHeaderV1, GPackSectionEntryV1
 from .structure import section_name
 
+# A manifest lists sections and a few numbers; one beyond this size is no manifest.
+MAX_MANIFEST = 16 << 20
+
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -50,6 +53,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: No UTF-8, no JSON, not an object, NaN, a doubled key, or nested too deeply.
     """
+    if len(data) > MAX_MANIFEST:
+        raise _Fault(f"it has {len(data)} bytes, and may have {MAX_MANIFEST}")
     text = data.decode("utf-8")
     _check_depth(text)
     value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_bounded_int)
@@ -80,24 +85,23 @@ def schema_faults(value: Any, schema: dict[str, Any] = MANIFEST, where: str = "$
     a schema), items, maxItems, minimum, maximum, minLength, maxLength, pattern.
     """
     if "const" in schema and value != schema["const"]:
-        yield where, f"is {value!r}, not {schema['const']!r}"
+        yield where, f"is {_shorten(value)}, not {schema['const']!r}"
     if "enum" in schema and value not in schema["enum"]:
-        yield where, f"is {value!r}, none of {schema['enum']}"
+        yield where, f"is {_shorten(value)}, none of {schema['enum']}"
     kind = schema.get("type")
     if kind is not None and not _is_a(value, kind):
-        yield where, f"is {json.dumps(value)[:60]}, no {kind}"
+        yield where, f"is {_shorten(value)}, no {kind}"
     elif isinstance(value, dict):
         yield from _object_faults(value, schema, where)
     elif isinstance(value, list):
         if len(value) > schema.get("maxItems", len(value)):
             yield where, f"has {len(value)} items, and may have {schema['maxItems']}"
-        for index, item in enumerate(value):
+        for index, item in enumerate(value[: schema.get("maxItems")]):
             yield from schema_faults(item, schema.get("items", {}), f"{where}[{index}]")
     elif isinstance(value, str):
         yield from _string_faults(value, schema, where)
-    elif isinstance(value, int):
-        if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-            yield where, f"is {value}, outside {schema.get('minimum')} to {schema.get('maximum')}"
+    elif isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+        yield where, f"is {value}, outside {schema.get('minimum')} to {schema.get('maximum')}"
 
 
 def binding_faults(
@@ -106,7 +110,7 @@ def binding_faults(
     """(path, message) of everything that the manifest says otherwise than header and directory."""
     for name in ("format_version", "min_reader_version", "flags"):
         if manifest.get(name) != getattr(header, name):
-            yield f"$.{name}", f"is {manifest.get(name)!r}, the header has {getattr(header, name)}"
+            yield f"$.{name}", f"is {_shorten(manifest.get(name))}, the header has {getattr(header, name)}"
     expected = [section_record(entry) for entry in entries if entry.kind != own_kind]
     found = manifest.get("sections")
     found = found if isinstance(found, list) else []
@@ -119,7 +123,7 @@ def binding_faults(
         for key, value in real.items():
             actual = said.get(key) if isinstance(said, dict) else None
             if actual != value:
-                yield f"$.sections[{index}].{key}", f"is {actual!r}, the directory has {value!r}"
+                yield f"$.sections[{index}].{key}", f"is {_shorten(actual)}, the directory has {value!r}"
 
 
 def section_record(entry: GPackSectionEntryV1) -> dict[str, Any]:
@@ -152,21 +156,39 @@ def _object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) ->
         yield from schema_faults(item, schema.get("properties", {}).get(key, others), f"{where}.{key}")
 
 
+def _shorten(value: Any) -> str:
+    """A value for a message, whatever its size: printable ASCII, at most 80 characters."""
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = ascii(value[:80] if isinstance(value, str) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _array_faults(value: list[Any], schema: dict[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    if len(value) > schema.get("maxItems", len(value)):
+        yield where, f"has {len(value)} items, and may have {schema['maxItems']}"
+    for index, item in enumerate(value):
+        yield from schema_faults(item, schema.get("items", {}), f"{where}[{index}]")
+
+
 def _string_faults(value: str, schema: dict[str, Any], where: str) -> Iterator[tuple[str, str]]:
     if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
         yield where, f"has {len(value)} characters"
     # JSON Schema's `$` means the end, Python's also the place before a final line feed.
     if "pattern" in schema and not re.search(schema["pattern"].replace("$", r"\Z"), value):
-        yield where, f"is {value[:80]!r}, which does not match {schema['pattern']}"
+        yield where, f"is {_shorten(value)}, which does not match {schema['pattern']}"
 
 
 # ---------------------------------------------------------------- parts of the parser
 
 
 def _check_depth(text: str) -> None:
-    """Nesting is counted before the parser sees it, for the parser recurses."""
+    """Nesting is counted before the parser sees it, for the parser recurses.
+
+    A string that never ends is skipped too: trying again behind each of its quotes would take quadratic time.
+    """
     depth = 0
-    for match in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', text):
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', text, re.DOTALL):
         mark = match[0]
         if mark in "[{":
             depth += 1
@@ -179,8 +201,11 @@ def _check_depth(text: str) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Fault(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _Fault(f"the key {_shorten(key)} stands twice")
+            seen.add(key)
     return made
 
 

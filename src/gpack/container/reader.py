@@ -203,10 +203,11 @@ class Container:
             self._descriptor = -1
         mapped, self._map = self._map, None
         if mapped is not None:
-            try:
+            # Closing fails while somebody holds a view; the map is freed with the last of them.
+            try:  # noqa: SIM105 - contextlib would have to be imported
                 mapped.close()
             except BufferError:
-                pass  # somebody holds a view: the map is freed when that view is
+                pass
 
     def __enter__(self) -> Container:
         return self

@@ -189,6 +189,7 @@ def section_name(entry: GPackSectionEntryV1) -> str:
 
 def _check_kinds(found: Structure, report: Report) -> None:
     kinds: dict[int, int] = {}
+    present = {entry.kind for entry in found.entries}
     for index, entry in enumerate(found.entries):
         kind = entry.kind
         if kind in kinds:
@@ -204,7 +205,7 @@ def _check_kinds(found: Structure, report: Report) -> None:
             message = f"{name} has {c.SECTION_ALIGNMENTS[kind]}, found {entry.alignment}."
             _entry_fault(found, report, "section.kind_alignment", index, "alignment", message)
         for other in c.SECTION_NEEDS.get(kind, ()):
-            if found.find(other) is None:
+            if other not in present:
                 message = f"{name} is present, {c.SECTION_NAMES[other]} is not."
                 _entry_fault(found, report, "section.pair", index, "kind", message)
     for kind in c.SECTION_MANDATORY:
@@ -240,8 +241,7 @@ def _check_places(found: Structure, report: Report, *, full: bool) -> None:
         message = f"Found {header.manifest_offset} and {header.manifest_size}, and {manifest.offset} and {manifest.size} in the directory."
         report.add("header.manifest", "header", "manifest_offset", header.OFFSETS["manifest_offset"], message)
     end = GPackHeaderV1.SIZE
-    for entry in sorted(found.entries, key=lambda entry: (entry.offset, entry.size)):
-        index = found.entries.index(entry)
+    for index, entry in sorted(enumerate(found.entries), key=lambda item: (item[1].offset, item[1].size)):
         if entry.offset < end and entry.size:
             message = f"{section_name(entry)} starts at {entry.offset}, before {end}, where what stands before it ends."
             _entry_fault(found, report, "section.overlap", index, "offset", message)

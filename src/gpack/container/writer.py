@@ -230,7 +230,7 @@ class GPackBuilder:
             if progress:
                 progress(length)
         if at != entry.offset + entry.size:
-            raise errors.GpackError(
+            raise errors.InternalError(
                 f"section kind {entry.kind} has {at - entry.offset} bytes, {entry.size} were planned",
                 code="internal",
             )

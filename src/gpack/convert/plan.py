@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ..container.writer import Copy, GPackBuilder
@@ -100,7 +101,7 @@ class Plan:
         model: dict[str, Any] = {
             "name": self.name,
             "architecture": self.architecture,
-            "parameter_count": sum(map(_elements, tensors)),
+            "parameter_count": sum(prod(tensor.dims) for tensor in tensors),
             "tensor_count": len(tensors),
             "tied_embeddings": self._tied(),
             "bytes_by_type": dict(by_type),
@@ -233,13 +234,6 @@ def _index_row(placed: Placed) -> TensorIndexRowV1:
         byte_size=info.byte_size,
         position=info.position,
     )
-
-
-def _elements(tensor: TensorInfo) -> int:
-    elements = 1
-    for extent in tensor.dims:
-        elements *= extent
-    return elements
 
 
 def _text(source: GgufSource, key: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 import numpy as np
 
 from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MetadataType, SectionKind
@@ -24,12 +26,14 @@ from ..generated.structs import (
 from . import assets, metadata, tokenizer
 from .assets import is_file_name
 from .blob import align_up
+from .check_merges import JoinedTokens
 from .check_table import CheckedTable, check_table
 from .check_values import ValueFaultError, check_value
 from .context import Context
 from .values import Value
 
 _BATCH = 1 << 16  # tokens or merges that are compared at a time
+_PIECE = 1 << 20  # bytes of a template that are decoded at a time
 _INTEGERS = (MetadataType.INT32, MetadataType.UINT32)
 
 
@@ -52,11 +56,7 @@ def check_tokenizer(context: Context) -> None:
     table = tokenizer.TokenizerTable(data)
     places = gbt_v1_layout(header)
     _check_padding(context, data, base, places)
-    try:
-        bytes(table.chat_template).decode("utf-8")
-    except UnicodeDecodeError as error:
-        at = base + places["chat_template"][0] + error.start
-        report.add("tokenizer.template", section, "chat_template", at, f"{error.reason}.")
+    _check_template(context, table.chat_template, base + places["chat_template"][0])
     if _check_offsets(context, table, base + places["offsets"][0]):
         _check_triples(context, table, base + places["triples"][0])
         context.tokenizer = table
@@ -70,52 +70,56 @@ def _check_padding(context: Context, data: memoryview, base: int, places: dict[s
         end = start + length
 
 
+def _check_template(context: Context, template: memoryview, at: int) -> None:
+    """The template is UTF-8; decoded piece by piece, for a hostile one has 4 GiB."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(template), _PIECE):
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(template[start : start + _PIECE], final=start + _PIECE >= len(template))
+        except UnicodeDecodeError as error:
+            place = at + start - pending + error.start
+            context.report.add("tokenizer.template", tokenizer.SECTION, "chat_template", place, f"{error.reason}.")
+            return
+
+
 def _check_offsets(context: Context, table: tokenizer.TokenizerTable, at: int) -> bool:
     offsets = table.offsets
-    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
-    faults = [(int(index) + 1, f"{offsets[index + 1]} follows {offsets[index]}.") for index in falls]
-    if offsets[0] != 0:
-        faults.insert(0, (0, f"It begins with {offsets[0]}."))
-    if offsets[-1] != table.header.vocab_blob_bytes:
-        faults.append((len(offsets) - 1, f"It ends with {offsets[-1]}, not {table.header.vocab_blob_bytes}."))
-    for index, message in faults:
+    last = len(offsets) - 1
+    sound = True
+
+    def fault(index: int, message: str) -> None:
+        nonlocal sound
+        sound = False
         place = at + index * offsets.itemsize
         context.report.add("tokenizer.offsets", tokenizer.SECTION, f"offsets[{index}]", place, message)
-    return not faults
+
+    if offsets[0] != 0:
+        fault(0, f"It begins with {offsets[0]}.")
+    for first in range(0, last, _BATCH):
+        batch = offsets[first : first + _BATCH + 1]
+        for index in np.flatnonzero(batch[1:] < batch[:-1]):
+            fault(first + int(index) + 1, f"{batch[index + 1]} follows {batch[index]}.")
+    if offsets[last] != table.header.vocab_blob_bytes:
+        fault(last, f"It ends with {offsets[last]}, not {table.header.vocab_blob_bytes}.")
+    return sound
 
 
 def _check_triples(context: Context, table: tokenizer.TokenizerTable, at: int) -> None:
     size = table.header.vocab_size
+    joined = JoinedTokens(table)
     for first in range(0, len(table.triples), _BATCH):
         batch = table.triples[first : first + _BATCH].astype(np.int64)
         absent = (batch == tokenizer.NO_ID).all(axis=1)
         inside = ((batch >= 0) & (batch < size)).all(axis=1)
         wrong = np.flatnonzero(~(absent | inside))
-        unequal = np.flatnonzero(inside)[~_joined(table, batch[inside])] if inside.any() else wrong[:0]
+        unequal = np.flatnonzero(inside)[~joined.same(batch[inside])] if inside.any() else wrong[:0]
         for rule, rows in (("tokenizer.triples", wrong), ("tokenizer.merge_bytes", unequal)):
             for row in rows:
                 index = first + int(row)
                 place = at + index * table.triples.strides[0]
                 message = f"Found {table.triples[index].tolist()} in a vocabulary of {size}."
                 context.report.add(rule, tokenizer.SECTION, f"triples[{index}]", place, message)
-
-
-def _joined(table: tokenizer.TokenizerTable, triples: np.ndarray) -> np.ndarray:
-    """Whether the merged token of each triple is the left one and the right one."""
-    starts = table.offsets.astype(np.int64)
-    lengths = np.diff(starts)
-    left, right, merged = triples.T
-    same: np.ndarray = lengths[merged] == lengths[left] + lengths[right]
-    rows = np.flatnonzero(same)
-    blob = np.frombuffer(table.vocab_blob, np.uint8)
-    for ids, shift in ((left[rows], np.zeros(len(rows), np.int64)), (right[rows], lengths[left[rows]])):
-        count = lengths[ids]
-        owner = np.repeat(np.arange(len(rows)), count)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-        part = blob[starts[ids][owner] + within]
-        whole = blob[(starts[merged[rows]] + shift)[owner] + within]
-        same[rows[owner[part != whole]]] = False
-    return same
 
 
 def check_metadata(context: Context) -> None:
@@ -128,9 +132,9 @@ def check_metadata(context: Context) -> None:
         data, MetadataKvHeaderV1, MetadataKvRowV1, check_metadata_kv_header_v1, check_metadata_kv_row_v1,
         base=base, report=context.report, section=metadata.SECTION,
     )  # fmt: skip
-    context.tables[SectionKind.METADATA_KV_BIN] = checked
-    if not checked.sound or checked.table is None:
+    if not checked.sound:
         return
+    context.tables[SectionKind.METADATA_KV_BIN] = checked
     context.check_items(SectionKind.METADATA_KV_BIN, len(checked.rows))
     check_positions(checked, "metadata.position")
     for index, row in enumerate(checked.rows):

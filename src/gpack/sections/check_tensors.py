@@ -56,9 +56,9 @@ def check_tensor_index(context: Context) -> None:
         data, TensorIndexHeaderV1, TensorIndexRowV1, check_tensor_index_header_v1, check_tensor_index_row_v1,
         base=base, report=context.report, section=tensors.SECTION,
     )  # fmt: skip
-    context.tables[kind] = checked
     if not checked.sound:
         return
+    context.tables[kind] = checked
     context.check_items(kind, len(checked.rows))
     check_positions(checked, "tensor.position")
     for index, row in enumerate(checked.rows):
@@ -80,7 +80,9 @@ def _check_homes(context: Context, checked: CheckedTable) -> None:
         for index, row in enumerate(checked.rows)
         if row.ggml_type in GgmlType.NAMES and row.n_dims <= len(row.dims)
     ]
-    homes = assign_homes(shapes, draft_start(context.metadata.get))
+    # Without the metadata nobody knows which layers are drafts.
+    readable = SectionKind.METADATA_KV_BIN in context.tables
+    homes = assign_homes(shapes, draft_start(context.metadata.get)) if readable else {}
     for index, row in enumerate(checked.rows):
         _check_presence(context, checked, index, row)
         home = homes.get(checked.label(index))
@@ -189,7 +191,9 @@ def check_dense(context: Context) -> None:
         _check_dense_rows(context, dense, native)
     if SectionKind.TENSOR_INDEX_BIN in context.tables:
         for kind, table in ((NATIVE, native), (DENSE, dense)):
-            known = set(map(table.label, range(len(table.rows)))) if table else set()
+            if table is None:
+                continue  # absent, so that the home is too, or reported as not sound
+            known = set(map(table.label, range(len(table.rows))))
             for name in in_home(context, kind).keys() - known:
                 missing_row(context, name)
 
@@ -222,7 +226,7 @@ def _check_arena(context: Context, native: CheckedTable) -> None:
                 {"home": NATIVE, "ggml_type": row.ggml_type, "n_dims": 2, "offset": row.offset, "byte_size": row.byte_size,
                  "dims": tensors.padded_dims((row.ne0, row.ne1)), "home_row": index},
             )  # fmt: skip
-        elif context.tensors:
+        elif SectionKind.TENSOR_INDEX_BIN in context.tables:
             native.fault("native.placement", index, "name_offset", f"TensorIndexBin has no {name!r}.")
     total = align_up(end, ARENA_ALIGNMENT)
     entry = context.entry(NATIVE)
@@ -279,17 +283,18 @@ def _check_pools(dense: CheckedTable) -> None:
 def _check_dense_rows(context: Context, dense: CheckedTable, native: CheckedTable | None) -> None:
     """The rows are the dense tensors, and those that are skipped are the ones of the arena."""
     arena = set(map(native.label, range(len(native.rows)))) if native else set()
+    readable = native is not None or context.entry(SectionKind.NATIVE_DENSE_INDEX_BIN) is None
     for index, row in enumerate(dense.rows):
         name = dense.label(index)
         skipped = bool(row.flags & DenseFlags.SKIP_IN_NATIVE)
-        if skipped != (name in arena):
+        if readable and skipped != (name in arena):
             where = "is" if name in arena else "is not"
             dense.fault(
                 "dense.rows", index, "flags", f"{name} {where} in the native arena, SKIP_IN_NATIVE is {skipped}."
             )
         tensor = context.tensors.get(name)
         if tensor is None:
-            if context.tensors:
+            if SectionKind.TENSOR_INDEX_BIN in context.tables:
                 dense.fault("dense.rows", index, "name_offset", f"TensorIndexBin has no {name!r}.")
             continue
         same = (tensor.ggml_type, tensor.n_dims, tensor.dims) == (row.ggml_type, row.n_dims, row.dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 from ..errors import FormatError
 from ..generated.constants import MetadataType
@@ -63,7 +64,7 @@ _REBUILD: dict[str, Callable[[TokenizerTable, int], bytes]] = {
 def all_tokens(held: TokenizerTable) -> list[bytes]:
     """The bytes of every token, by id."""
     blob, offsets = bytes(held.vocab_blob), held.offsets.tolist()
-    return [blob[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    return [blob[start:end] for start, end in pairwise(offsets)]
 
 
 def _packed(strings: Iterable[bytes]) -> bytes:

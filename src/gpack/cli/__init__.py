@@ -1,0 +1,145 @@
+"""The command line: `guild`, also called `gpack`. One small module for each command.
+
+Only the module of the command that was asked for is imported, so that `guild verify --quick` starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .. import errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from types import FrameType
+
+# Command to its module and what it does, in the order of `--help`.
+COMMANDS = {
+    "convert": "convert a GGUF model, one file or split, into a pack",
+    "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
+    "inspect": "show what a pack or a GGUF holds",
+    "export": "write the GGUF that a pack was made from",
+}
+_EPILOG = """\
+exit codes: 0 done; 1 the input is damaged or breaks a rule; 2 wrong usage; 3 a file is missing, unreadable or the disk
+is full; 4 not supported by this version; 70 a fault of this program; 130 interrupted. Errors carry a stable code in
+brackets; with --json they come as {"ok": false, "error": {"code": ...}} on standard output."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns the exit code and never raises for what a user may do."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in arguments
+    try:
+        _catch_termination()
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except errors.GpackError as error:
+        return _fail(error, as_json=as_json)
+    except BrokenPipeError:
+        # The reader of our output has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.EXIT_OK
+    except KeyboardInterrupt:
+        print("guild: interrupted; nothing was changed", file=sys.stderr)
+        return errors.EXIT_INTERRUPTED
+    except OSError as error:
+        wrapped = errors.PathError(error.strerror or str(error), code="io.read", path=error.filename)
+        return _fail(wrapped, as_json=as_json)
+    except MemoryError:
+        return _fail(errors.PathError("out of memory", code="io.memory"), as_json=as_json)
+    except Exception as error:
+        if os.environ.get("GPACK_DEBUG"):
+            raise
+        internal = errors.InternalError(
+            f"{type(error).__name__}: {error}",
+            code="internal",
+            hint="please report it; GPACK_DEBUG=1 shows the traceback",
+        )
+        return _fail(internal, as_json=as_json)
+
+
+def _run(arguments: list[str]) -> int:
+    command = arguments[0] if arguments else ""
+    if command not in COMMANDS:
+        return _without_command(command)
+    import argparse
+    from importlib import import_module
+
+    module = import_module(f".{command}", __name__)
+    parser = argparse.ArgumentParser(
+        prog=f"guild {command}",
+        description=module.DESCRIPTION,
+        epilog=getattr(module, "EPILOG", _EPILOG),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return int(module.run(_parse(parser, arguments[1:])))
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """Parses, with argparse's way of ending the program turned into an exit code of ours."""
+    try:
+        return parser.parse_args(arguments)
+    except SystemExit as ended:
+        raise _HelpShownError(int(ended.code or 0)) from None
+
+
+class _HelpShownError(errors.UsageError):
+    """argparse has printed its help or its complaint already."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("see --help", code="usage")
+        self.status = status
+
+
+def _without_command(command: str) -> int:
+    if command in ("-V", "--version"):
+        from .. import __version__
+
+        print(f"guild (gpack) {__version__}")
+        return errors.EXIT_OK
+    lines = [
+        "usage: guild COMMAND [...]",
+        "",
+        "GPACK: one verified, mmap-ready file for a language model. `gpack` is the same program.",
+        "",
+        *(f"  {name:10}{text}" for name, text in COMMANDS.items()),
+        "",
+        "`guild COMMAND --help` tells more. " + _EPILOG,
+    ]
+    if command in ("", "-h", "--help"):
+        print("\n".join(lines))
+        return errors.EXIT_OK if command else errors.EXIT_USAGE
+    raise errors.UsageError(
+        f"there is no command {command!r}", code="usage", hint=f"the commands are {', '.join(COMMANDS)}"
+    )
+
+
+def _fail(error: errors.GpackError, *, as_json: bool) -> int:
+    if isinstance(error, _HelpShownError):
+        return error.status
+    if as_json:
+        import json
+
+        print(json.dumps({"ok": False, "error": error.to_dict()}, indent=2))
+    else:
+        print(f"guild: error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _catch_termination() -> None:
+    """SIGTERM unwinds like Ctrl-C, so that temporary files go away."""
+    import signal
+    import threading
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # Outside the main thread it is somebody else's program, which keeps its own handlers.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)

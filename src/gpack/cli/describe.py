@@ -1,0 +1,244 @@
+"""Packs and GGUFs described as JSON-ready values, for `guild inspect`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from ..container.structure import section_name
+from ..convert.plan import Plan
+from ..generated import constants as c
+from ..generated import structs
+from ..pack import Pack
+from ..pack import open as open_pack
+from ..sections.assets import AssetTable
+from ..sections.restore import restore_value
+from ..sections.table import Table
+from ..sections.values import Value
+from ..sources.gguf import GgufSource
+
+# Header and row records of the sections that are tables.
+TABLES: dict[int, tuple[Any, Any]] = {
+    c.SectionKind.METADATA_KV_BIN: (structs.MetadataKvHeaderV1, structs.MetadataKvRowV1),
+    c.SectionKind.TENSOR_INDEX_BIN: (structs.TensorIndexHeaderV1, structs.TensorIndexRowV1),
+    c.SectionKind.DENSE_INDEX_BIN: (structs.DenseIndexHeaderV1, structs.GPackDenseRowV1),
+    c.SectionKind.NATIVE_DENSE_INDEX_BIN: (structs.NativeDenseIndexHeaderV1, structs.NativeDenseRowV1),
+    c.SectionKind.EXPERT_LAYOUT_BIN: (structs.ExpertLayoutHeaderV1, structs.ExpertLayoutRowV1),
+    c.SectionKind.TOKENIZER_ASSETS: (structs.TokenizerAssetsHeaderV1, structs.TokenizerAssetRowV1),
+    c.SectionKind.MTP_BLOB: (structs.MtpHeaderV1, structs.MtpRowV1),
+}
+SINGLES = (c.SectionKind.EMBED_BLOB, c.SectionKind.HEAD_BLOB, c.SectionKind.PLE_BLOB)
+_DUMPED = 64  # first bytes of a blob that are shown
+
+
+def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -> dict[str, Any]:
+    """A pack: model, sections, tensors by type, experts, tokenizer, draft layers.
+
+    Raises:
+        GpackError: The pack cannot be opened or read.
+    """
+    with open_pack(path) as pack:
+        container, manifest = pack.container, pack.manifest
+        rows = [(pack.tensors.text(row, "name"), row) for row in pack.tensors]
+        told: dict[str, Any] = {
+            "file": path,
+            "format": f"GPACK version {container.header.format_version}",
+            "size": container.file_size,
+            "manifest_sha256": container.footer.manifest_sha256.hex(),
+            "producer": manifest["producer"],
+            "flags": [name for mask, name in c.GPackFlags.NAMES.items() if container.header.flags & mask],
+            "model": manifest["model"],
+            "sections": [_entry(entry) for entry in container.entries],
+            "types": _by_type((row.ggml_type, math.prod(row.dims), row.byte_size) for _, row in rows),
+        }
+        told |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
+        if tensors:
+            told["tensors"] = [_tensor_row(name, row) for name, row in rows]
+        if metadata:
+            values = (
+                restore_value(pack.metadata.table, row, lambda: pack.tokenizer_table)
+                for row in pack.metadata.table.rows()
+            )
+            told["metadata"] = {value.key: _value(value) for value in values}
+        return told
+
+
+def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False) -> dict[str, Any]:
+    """A GGUF, described as the pack that it would become; tensors of unknown types are listed too.
+
+    Raises:
+        GpackError: The file cannot be read.
+    """
+    with GgufSource.open(path, allow_unknown_types=True) as source:
+        known = [tensor for tensor in source.tensors if tensor.ggml_type in c.GgmlType.NAMES]
+        told: dict[str, Any] = {
+            "file": path,
+            "format": f"GGUF version {source.version}",
+            "size": sum(shard.file_size for shard in source.shards),
+            "shards": [
+                {
+                    "file": s.path.name,
+                    "size": s.file_size,
+                    "tensors": s.tensor_count,
+                    "version": s.version,
+                    "alignment": s.alignment,
+                }
+                for s in source.shards
+            ],
+            "types": _by_type((t.ggml_type, math.prod(t.dims), max(t.byte_size, 0)) for t in source.tensors),
+        }
+        if len(known) == len(source.tensors):
+            manifest = Plan(source).manifest
+            told |= {part: manifest[part] for part in ("model", "experts", "tokenizer", "mtp") if part in manifest}
+        else:
+            told["model"] = _bare_model(source)
+        if tensors:
+            told["tensors"] = [
+                {
+                    "name": t.name, "type": _type_name(t.ggml_type), "dims": list(t.dims), "bytes": t.byte_size,
+                    "place": source.shards[t.shard].path.name, "offset": t.offset,
+                }
+                for t in source.tensors
+            ]  # fmt: skip
+        if metadata:
+            told["metadata"] = {key: _value(value) for key, value in source.metadata.items()}
+        return told
+
+
+def describe_section(path: str, name: str) -> dict[str, Any]:
+    """One section of a pack: its entry, and header and rows, text or first bytes.
+
+    Raises:
+        MissingError: The pack has no such section.
+        GpackError: The pack cannot be opened or read.
+    """
+    with open_pack(path) as pack:
+        entry = pack.container.entry(int(name) if name.isdigit() else name)
+        told: dict[str, Any] = {"file": path, "section": _entry(entry)}
+        if entry.kind in TABLES:
+            told |= _table(pack, entry)
+        elif entry.kind in SINGLES:
+            data = pack.container.read(entry.kind, 0, structs.GPackSingleTensorHeaderV1.SIZE)
+            told["header"] = _record(structs.GPackSingleTensorHeaderV1.decode(data))
+        elif entry.kind == c.SectionKind.TOKENIZER_BIN:
+            told["header"] = _record(pack.tokenizer_table.header)
+        elif entry.kind == c.SectionKind.MANIFEST_JSON:
+            told["text"] = json.dumps(pack.manifest, indent=2)
+        else:
+            told["bytes"] = pack.container.read(entry.kind, 0, min(_DUMPED, entry.size)).hex(" ", 4)
+        return told
+
+
+def _table(pack: Pack, entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
+    header_class, row_class = TABLES[entry.kind]
+    table: Table[Any, Any] = Table(
+        pack.container.view(entry.kind), header_class, row_class, section=section_name(entry)
+    )
+    told: dict[str, Any] = {"header": _record(table.header), "rows": [_table_row(table, row) for row in table]}
+    if entry.kind == c.SectionKind.TOKENIZER_ASSETS:
+        assets = AssetTable(pack.container.view(entry.kind))
+        told["rows"] = [{"name": asset, "bytes": len(assets.read(asset))} for asset in assets.names()]
+    return told
+
+
+def _table_row(table: Table[Any, Any], row: structs.Record) -> dict[str, Any]:
+    """A row with its first reference as text, and without the fields that only say where that text is."""
+    values = _record(row)
+    told: dict[str, Any] = {}
+    for ref, _ in row.REFS:
+        del values[f"{ref}_offset"]
+        length = values.pop(f"{ref}_length")
+        if ref == row.REFS[0][0]:
+            told[ref] = bytes(table.bytes_of(row, ref)).decode("utf-8", "backslashreplace")
+        else:
+            told[f"{ref}_bytes"] = length
+    return told | values
+
+
+def _record(record: structs.Record) -> dict[str, Any]:
+    """A record's fields, bytes as hex, types by name, without the reserved ones."""
+    told: dict[str, Any] = {}
+    for field, value in record.to_dict().items():
+        if field.startswith("reserved"):
+            continue
+        if isinstance(value, bytes):
+            told[field] = value.hex()
+        elif field.endswith("ggml_type") or field == "pool_type":
+            told[field] = _type_name(value)
+        else:
+            told[field] = list(value) if isinstance(value, tuple) else value
+    return told
+
+
+def _entry(entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
+    return {
+        "kind": entry.kind,
+        "name": section_name(entry),
+        "offset": entry.offset,
+        "size": entry.size,
+        "alignment": entry.alignment,
+        "item_count": entry.item_count,
+        "items": c.SECTION_ITEMS.get(entry.kind, "items"),
+        "sha256": entry.sha256.hex(),
+    }
+
+
+def _tensor_row(name: str, row: structs.TensorIndexRowV1) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": _type_name(row.ggml_type),
+        "dims": list(row.dims[: row.n_dims]),
+        "bytes": row.byte_size,
+        "place": c.SECTION_NAMES.get(row.home, str(row.home)),
+        "offset": row.offset,
+    }
+
+
+def _by_type(tensors: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
+    """Tensors, parameters and bytes of each type, largest first."""
+    sums: dict[int, list[int]] = {}
+    for ggml_type, elements, size in tensors:
+        held = sums.setdefault(ggml_type, [0, 0, 0])
+        held[0] += 1
+        held[1] += elements
+        held[2] += size
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][2], item[0]))
+    return [
+        {"type": _type_name(ggml_type), "tensors": tensors, "parameters": parameters, "bytes": size}
+        for ggml_type, (tensors, parameters, size) in ordered
+    ]
+
+
+def _value(value: Value) -> dict[str, Any]:
+    name = c.MetadataType.NAMES[value.value_type].lower()
+    if value.value_type == c.MetadataType.ARRAY:
+        name = f"{c.MetadataType.NAMES[value.element_type].lower()}[{value.count}]"
+    return {"type": name, "count": value.count, "value": _json_safe(value.python())}
+
+
+def _json_safe(value: Any) -> Any:
+    """Text that is not UTF-8 with its bytes written out; NaN and infinities as text, for JSON has none."""
+    if isinstance(value, list):
+        return [_json_safe(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _bare_model(source: GgufSource) -> dict[str, Any]:
+    """What can be said of a model some of whose tensors are of unknown types."""
+    return {
+        "name": str(source.get("general.name", "unknown")),
+        "architecture": str(source.get("general.architecture", "unknown")),
+        "parameter_count": sum(math.prod(tensor.dims) for tensor in source.tensors),
+        "tensor_count": len(source.tensors),
+        "tied_embeddings": False,
+    }
+
+
+def _type_name(ggml_type: int) -> str:
+    return c.GgmlType.NAMES.get(ggml_type, f"unknown ({ggml_type})")

@@ -1,0 +1,160 @@
+"""`guild inspect`: what does this file hold?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .. import errors
+from ..container.structure import open_file, read_at
+from ..generated.gguf.constants import GGUF_MAGIC
+from . import units
+from .describe import describe_gguf, describe_pack, describe_section
+from .table import printable, render
+
+DESCRIPTION = """\
+Show what a pack or a GGUF holds: the model, the sections with sizes, offsets and digests, tensors by type, experts and
+tokenizer. --tensors lists every tensor, --metadata every key, --section one section down to its rows."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("file", help="a .gpack or .gguf file")
+    parser.add_argument("--tensors", action="store_true", help="list every tensor: type, shape, size, place")
+    parser.add_argument("--metadata", action="store_true", help="list every metadata key with its value")
+    parser.add_argument("--section", metavar="NAME", help="show one section of a pack: header and rows")
+    parser.add_argument("--json", action="store_true", help="print everything asked for as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Inspects."""
+    if args.section:
+        told = describe_section(args.file, args.section)
+        print(json.dumps({"ok": True, **told}, indent=2) if args.json else _section_text(told))
+        return errors.EXIT_OK
+    describe = describe_gguf if is_gguf(args.file) else describe_pack
+    told = describe(args.file, tensors=args.tensors, metadata=args.metadata)
+    if args.json:
+        print(json.dumps({"ok": True, **told}, indent=2))
+    else:
+        print("\n\n".join(_blocks(told)))
+    return errors.EXIT_OK
+
+
+def is_gguf(path: str) -> bool:
+    """Whether the file begins as a GGUF does.
+
+    Raises:
+        PathError: It is missing or unreadable.
+    """
+    descriptor, size = open_file(path)
+    with open(descriptor, "rb", buffering=0) as file:
+        magic = GGUF_MAGIC.to_bytes(4, "little")
+        return read_at(file.fileno(), 0, min(size, len(magic)), path) == magic
+
+
+def _blocks(told: dict[str, Any]) -> list[str]:
+    """The text, one block for each part that the file has."""
+    blocks = [_head(told)]
+    rows: list[tuple[object, ...]]
+    if "sections" in told:
+        rows = [
+            (s["kind"], s["name"], s["offset"], units.size(s["size"]), s["item_count"], s["items"], s["sha256"])
+            for s in told["sections"]
+        ]
+        blocks.append(render(rows, ["kind", "section", "offset", "size", "count", "of", "sha256"], "rlrrrll"))
+    if "shards" in told:
+        rows = [(s["file"], units.size(s["size"]), s["tensors"], s["version"], s["alignment"]) for s in told["shards"]]
+        blocks.append(render(rows, ["file", "size", "tensors", "version", "alignment"], "lrrrr"))
+    if told["types"]:
+        rows = [(t["type"], t["tensors"], units.count(t["parameters"]), units.size(t["bytes"])) for t in told["types"]]
+        blocks.append(render(rows, ["type", "tensors", "parameters", "size"], "lrrr"))
+    blocks += [_pairs(part, told[part]) for part in ("experts", "tokenizer", "mtp") if told.get(part)]
+    if "tensors" in told:
+        columns = ["name", "type", "shape", "bytes", "place", "offset"]
+        rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in told["tensors"]]
+        blocks.append(render(rows, columns, "lllrlr"))
+    if "metadata" in told:
+        rows = [(key, item["type"], _short(item)) for key, item in told["metadata"].items()]
+        blocks.append(render(rows, ["key", "type", "value"], "lll"))
+    return blocks
+
+
+def _head(told: dict[str, Any]) -> str:
+    model = told["model"]
+    facts = [
+        model["architecture"],
+        f"{units.count(model['parameter_count'])} parameters",
+        f"{model['tensor_count']} tensors",
+    ]
+    if "layer_count" in model:
+        facts.append(f"{model['layer_count']} layers")
+    if "context_length" in model:
+        facts.append(f"context {model['context_length']}")
+    if model["tied_embeddings"]:
+        facts.append("tied embeddings")
+    lines = [f"{printable(model['name'])}: {', '.join(map(printable, facts))}", _file_line(told)]
+    if "manifest_sha256" in told:
+        lines.append(f"manifest sha256 {told['manifest_sha256']}")
+        lines.append(f"flags {' '.join(told['flags'])}")
+    return "\n".join(lines)
+
+
+def _file_line(told: dict[str, Any]) -> str:
+    producer = f", by {told['producer']}" if "producer" in told else ""
+    return printable(f"{told['file']}: {told['format']}, {units.size(told['size'])}{producer}")
+
+
+def _pairs(title: str, values: dict[str, Any]) -> str:
+    shown = {key: value for key, value in values.items() if not isinstance(value, list)}
+    return f"{title}: " + printable(
+        ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in shown.items())
+    )
+
+
+def _plain(value: object) -> str:
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _shape(dims: list[int]) -> str:
+    return " x ".join(map(str, dims)) or "scalar"
+
+
+def _short(item: dict[str, Any]) -> str:
+    """A value on one line; long ones are told by their size, and --json has them whole."""
+    value = item["value"]
+    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+    if len(text) <= 100:
+        return text
+    return (
+        f"{text[:80]}... ({item['count']} elements)"
+        if isinstance(value, list)
+        else f"{text[:80]}... ({len(text)} characters)"
+    )
+
+
+def _section_text(told: dict[str, Any]) -> str:
+    entry = told["section"]
+    head = (
+        f"{entry['name']} (kind {entry['kind']}): {entry['size']} bytes at {entry['offset']}, "
+        f"alignment {entry['alignment']}, {entry['item_count']} {entry['items']}\nsha256 {entry['sha256']}"
+    )
+    blocks = [head]
+    if "header" in told:
+        blocks.append(render([(key, _cell(value)) for key, value in told["header"].items()], ["header", "value"], "ll"))
+    for title in ("rows", "shards"):
+        if told.get(title):
+            columns = list(told[title][0])
+            blocks.append(render([[_cell(row[key]) for key in columns] for row in told[title]], columns))
+    if "text" in told:
+        blocks.append(told["text"])
+    if "bytes" in told:
+        blocks.append(told["bytes"])
+    return "\n\n".join(blocks)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return " x ".join(map(str, value))
+    return value

@@ -1,0 +1,116 @@
+"""`guild verify`: is this pack what it claims to be?"""
+
+from __future__ import annotations
+
+from .. import errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from ..sections.verify import Verification
+
+DESCRIPTION = """\
+Check a pack. By default every rule of the format and the SHA-256 of every section are checked, and all violations are
+listed with rule, section, field and byte offset. --quick checks header, directory, footer and the manifest's SHA-256:
+what every open does."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("file", help="the .gpack file")
+    parser.add_argument("--quick", action="store_true", help="only what a quick open checks (about a millisecond)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verifies; exit code 0 where no rule is broken."""
+    return _quick(args.file, as_json=args.json) if args.quick else _full(args.file, as_json=args.json)
+
+
+def _quick(path: str, *, as_json: bool) -> int:
+    from ..container.reader import Container
+
+    with Container.open(path) as container:
+        size, sections = container.file_size, len(container.entries)
+        identity = container.footer.manifest_sha256.hex()
+    if as_json:
+        import json
+
+        result = {
+            "ok": True,
+            "mode": "quick",
+            "file": path,
+            "size": size,
+            "sections": sections,
+            "manifest_sha256": identity,
+        }
+        print(json.dumps(result, indent=2))
+    else:
+        print(f"{path}: OK (quick: {sections} sections, {size} bytes, manifest sha256 {identity})")
+    return errors.EXIT_OK
+
+
+def _full(path: str, *, as_json: bool) -> int:
+    from ..sections.verify import verify
+    from .progress import Progress
+
+    with Progress("verify", enabled=False if as_json else None) as bar:
+        result = verify(path, progress=bar.update)
+    if as_json:
+        _print_json(result)
+    else:
+        _print_text(result)
+    return errors.EXIT_OK if result.ok else _status(result)
+
+
+def _status(result: Verification) -> int:
+    """A file that only a newer reader understands is no damaged file."""
+    newer = set(result.report.counts) == {"header.min_reader_version"}
+    return errors.EXIT_UNSUPPORTED if newer else errors.EXIT_INVALID
+
+
+def _print_json(result: Verification) -> None:
+    import json
+
+    footer = result.structure.footer
+    print(
+        json.dumps(
+            {
+                "ok": result.ok,
+                "mode": "full",
+                "file": result.path,
+                "size": result.structure.file_size,
+                "sections": len(result.structure.entries),
+                "manifest_sha256": footer.manifest_sha256.hex() if footer else None,
+                "bytes_hashed": result.bytes_hashed,
+                "seconds": round(result.seconds, 6),
+                "counts": result.report.counts,
+                "violations": [violation.to_dict() for violation in result.report.violations],
+            },
+            indent=2,
+        )
+    )
+
+
+def _print_text(result: Verification) -> None:
+    from . import units
+    from .table import printable
+
+    report, footer = result.report, result.structure.footer
+    for violation in report.violations:
+        place = f"{violation.section}.{violation.field}".rstrip(".")
+        at = "" if violation.offset is None else f" at byte {violation.offset}"
+        print(printable(f"{violation.severity}: {violation.rule}: {place}{at}: {violation.message}"))
+    for rule, count in report.counts.items():
+        listed = sum(violation.rule == rule for violation in report.violations)
+        if count > listed:
+            print(f"{rule}: {count - listed} more like these")
+    speed = f"{units.size(result.bytes_hashed)} hashed in {units.duration(result.seconds)}"
+    total = sum(report.counts.values())
+    if result.ok and footer:
+        remarks = f", {total} warnings" if total else ""
+        print(f"{result.path}: OK ({len(result.structure.entries)} sections, {speed}{remarks})")
+        print(f"manifest sha256 {footer.manifest_sha256.hex()}")
+    else:
+        print(f"{result.path}: INVALID ({total} violations of {len(report.counts)} rules, {speed})")
