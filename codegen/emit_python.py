@@ -73,7 +73,7 @@ def _context(schema: Schema) -> dict[str, Any]:
         "flag_of": flag_masks.__getitem__,
         "full": full_json_schema,
         "checked": checked,
-        "used": sorted(used),
+        "used": sorted(used - {item.name for item in schema.structs}),
         "struct_names": _rule_imports(schema, checked),
         "given": lambda item: "".join(
             f", *, {name}: int" if i == 0 else f", {name}: int" for i, name in enumerate(item.given)

@@ -1,8 +1,8 @@
 """The language of `check:` expressions: a small, side-effect-free subset of Python's.
 
 Names are the struct's fields, its `given` facts, the format's constants, `MAGIC`, `SIZE` (the struct's), `ROW_SIZE`
-(of the table's rows), `X_size` for a sequence X behind the struct, and enumerations or flags with `.NAME`,
-`.has(value)` and `.column[value]`.
+(of the table's rows), `X_size` for a sequence X behind the struct, `Struct.SIZE` of any struct, and enumerations or
+flags with `.NAME`, `.has(value)` and `.column[value]`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def facts(schema: Schema, item: Struct) -> dict[str, int]:
 
 
 def _types(schema: Schema) -> set[str]:
-    return {item.name for item in schema.enums} | {item.name for item in schema.flags}
+    return {item.name for group in (schema.enums, schema.flags, schema.structs) for item in group}
 
 
 def _type_values(schema: Schema) -> dict[str, Any]:
@@ -141,6 +141,8 @@ def _type_values(schema: Schema) -> dict[str, Any]:
         space = {value.name: value.value for value in enum.values}
         columns = {name: {value.value: value.columns[name] for value in enum.values} for name in enum.columns}
         made[enum.name] = SimpleNamespace(has=set(space.values()).__contains__, **space, **columns)
+    for struct in schema.structs:
+        made[struct.name] = SimpleNamespace(SIZE=struct.size)
     for flags in schema.flags:
         made[flags.name] = SimpleNamespace(**{bit.name: bit.mask for bit in flags.bits})
     return made

@@ -175,9 +175,10 @@ class _Writer:
         sizes = {f"{snake(sequence.name)}_size" for sequence in schema.sequences}
         self.facts = {name: value for name, value in expressions.facts(schema, item).items() if name not in sizes}
         self.enums = {(enum.name, value.name): value.value for enum in schema.enums for value in enum.values}
+        self.enums |= {(other.name, "SIZE"): other.size for other in schema.structs}
 
     def number(self, node: ast.expr) -> int | None:
-        """The value of a literal, a constant or an enumeration's value."""
+        """The value of a literal, a constant, an enumeration's value or a struct's size."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -85,12 +85,12 @@ def schema_faults(value: Any, schema: dict[str, Any] = MANIFEST, where: str = "$
     a schema), items, maxItems, minimum, maximum, minLength, maxLength, pattern.
     """
     if "const" in schema and value != schema["const"]:
-        yield where, f"is {_shorten(value)}, not {schema['const']!r}"
+        yield where, f"is {shorten(value)}, not {schema['const']!r}"
     if "enum" in schema and value not in schema["enum"]:
-        yield where, f"is {_shorten(value)}, none of {schema['enum']}"
+        yield where, f"is {shorten(value)}, none of {schema['enum']}"
     kind = schema.get("type")
     if kind is not None and not _is_a(value, kind):
-        yield where, f"is {_shorten(value)}, no {kind}"
+        yield where, f"is {shorten(value)}, no {kind}"
     elif isinstance(value, dict):
         yield from _object_faults(value, schema, where)
     elif isinstance(value, list):
@@ -110,7 +110,7 @@ def binding_faults(
     """(path, message) of everything that the manifest says otherwise than header and directory."""
     for name in ("format_version", "min_reader_version", "flags"):
         if manifest.get(name) != getattr(header, name):
-            yield f"$.{name}", f"is {_shorten(manifest.get(name))}, the header has {getattr(header, name)}"
+            yield f"$.{name}", f"is {shorten(manifest.get(name))}, the header has {getattr(header, name)}"
     expected = [section_record(entry) for entry in entries if entry.kind != own_kind]
     found = manifest.get("sections")
     found = found if isinstance(found, list) else []
@@ -123,7 +123,7 @@ def binding_faults(
         for key, value in real.items():
             actual = said.get(key) if isinstance(said, dict) else None
             if actual != value:
-                yield f"$.sections[{index}].{key}", f"is {_shorten(actual)}, the directory has {value!r}"
+                yield f"$.sections[{index}].{key}", f"is {shorten(actual)}, the directory has {value!r}"
 
 
 def section_record(entry: GPackSectionEntryV1) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) ->
         yield from schema_faults(item, schema.get("properties", {}).get(key, others), f"{where}.{key}")
 
 
-def _shorten(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value for a message, whatever its size: printable ASCII, at most 80 characters."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
@@ -176,7 +176,7 @@ def _string_faults(value: str, schema: dict[str, Any], where: str) -> Iterator[t
         yield where, f"has {len(value)} characters"
     # JSON Schema's `$` means the end, Python's also the place before a final line feed.
     if "pattern" in schema and not re.search(schema["pattern"].replace("$", r"\Z"), value):
-        yield where, f"is {_shorten(value)}, which does not match {schema['pattern']}"
+        yield where, f"is {shorten(value)}, which does not match {schema['pattern']}"
 
 
 # ---------------------------------------------------------------- parts of the parser
@@ -204,7 +204,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _Fault(f"the key {_shorten(key)} stands twice")
+                raise _Fault(f"the key {shorten(key)} stands twice")
             seen.add(key)
     return made
 

@@ -57,7 +57,7 @@ def check_experts(context: Context) -> None:
         return
     context.tables[LAYOUT] = checked
     context.check_items(LAYOUT, len(checked.rows))
-    shards = _check_shards(context, checked, data)
+    shards = checked.shards = _check_shards(context, checked, data)
     for index in range(1, len(checked.rows)):
         if checked.rows[index].layer <= checked.rows[index - 1].layer:
             message = f"Layer {checked.rows[index].layer} stands behind layer {checked.rows[index - 1].layer}."
@@ -90,20 +90,13 @@ def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> 
         base = checked.base + header.ofs_shards + index * size
         prefix = f"shards[{index}]."
         context.report.add_broken(check_expert_shard_row_v1(shard), shard, experts.SECTION, base=base, prefix=prefix)
-        name = _shard_name(checked, shard)
-        if name is not None and not is_file_name(name):
+        name = checked.bytes_of(shard, "name").decode("utf-8", "backslashreplace")
+        if name and not is_file_name(name):
             context.report.add("expert.shard_path", experts.SECTION, f"{prefix}name_offset", base, f"Found {name!r}.")
         if not shard.flags & ShardFlags.HAS_SHA256:
             message = f"{name}: {shard.file_size - shard.header_size} bytes."
             context.report.add("expert.uncovered", experts.SECTION, f"{prefix}sha256", base, message)
     return shards
-
-
-def _shard_name(checked: CheckedTable, shard: ExpertShardRowV1) -> str | None:
-    heap = checked.header.len_heap
-    if checked.table is None or shard.name_offset > heap or shard.name_length > heap - shard.name_offset:
-        return None
-    return bytes(checked.table.bytes_of(shard, "name")).decode("utf-8", "backslashreplace")
 
 
 def _check_mode(context: Context, checked: CheckedTable) -> None:

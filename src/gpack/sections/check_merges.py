@@ -57,19 +57,17 @@ class JoinedTokens:
         return same
 
     def _same_long(self, left: int, right: int, merged: int) -> bool:
-        start, middle = int(self.offsets[merged]), int(self.offsets[merged + 1] - self._length(right))
-        return self._stands_at(left, start) and self._stands_at(right, middle)
-
-    def _length(self, token: int) -> np.uint32:
-        length: np.uint32 = self.offsets[token + 1] - self.offsets[token]
-        return length
+        start, (first, middle) = int(self.offsets[merged]), map(int, self.offsets[left : left + 2])
+        return self._stands_at(left, start) and self._stands_at(right, start + middle - first)
 
     def _stands_at(self, token: int, place: int) -> bool:
         start, end = int(self.offsets[token]), int(self.offsets[token + 1])
         key = (start, end, place)
         if key not in self._known:
+            shift = place - start
             self._known[key] = all(
-                bytes(self.view[at : min(at + _STEP, end)]) == bytes(self.view[place + at - start :][: min(_STEP, end - at)])
+                bytes(self.view[at : min(at + _STEP, end)])
+                == bytes(self.view[at + shift : min(at + _STEP, end) + shift])
                 for at in range(start, end, _STEP)
             )
         return self._known[key]

@@ -21,6 +21,7 @@ class CheckedTable:
         rows: The rows; empty where the header is not sound.
         names: The bytes of each row's first reference (its name or key); empty bytes where the reference is bad.
         sound: The table can be read: rows and heap lie where they should.
+        shards: The rows of ExpertLayoutBin's second table.
     """
 
     def __init__(self, table: Table[Any, Any] | None, header: Any, base: int, report: Report, section: str) -> None:
@@ -31,11 +32,19 @@ class CheckedTable:
         self.section = section
         self.rows: list[Any] = []
         self.names: list[bytes] = []
+        self.shards: list[Any] = []
 
     @property
     def sound(self) -> bool:
         """Whether rows and heap could be read."""
         return self.table is not None
+
+    def bytes_of(self, row: Any, ref: str) -> bytes:
+        """The heap bytes of a row's reference; empty where it is bad."""
+        offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
+        if self.table is None or offset > self.header.len_heap or length > self.header.len_heap - offset:
+            return b""
+        return bytes(self.table.bytes_of(row, ref))
 
     def row_base(self, index: int) -> int:
         """Offset of a row in the file."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ..generated.constants import MAX_RANK
 from ..generated.structs import TensorIndexHeaderV1, TensorIndexRowV1
 from .table import Table, build_table
 
 SECTION = "TensorIndexBin"
-MAX_RANK = 8
 
 
 def padded_dims(dims: Sequence[int]) -> tuple[int, ...]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from math import prod
 from typing import Any
 
 from ..container.manifest import MAX_MANIFEST, binding_faults, canonical, parse_json, schema_faults
@@ -16,13 +14,12 @@ from ..container.reader import check_digests, check_manifest_digest
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
 from ..errors import FormatError
-from ..generated.constants import ExpertFlags, GgmlType, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
 from .check_experts import check_experts, check_mtp
 from .check_metadata import check_assets, check_metadata, check_tokenizer
+from .check_summary import check_summary
 from .check_tensors import check_dense, check_singles, check_tensor_index
 from .context import Context
-from .homes import draft_start
 
 # A hostile manifest can break its schema millions of times; so many say enough.
 _MAX_FAULTS = 10_000
@@ -93,8 +90,7 @@ def check_sections(context: Context) -> None:
     check_assets(context)
     context.check_items(MANIFEST, 1)
     if context.manifest is not None:
-        for field, message in _summary_faults(context, context.manifest):
-            context.report.add("manifest.summary", "ManifestJson", field, None, f"It {message}.")
+        check_summary(context, context.manifest)
 
 
 # ---------------------------------------------------------------- bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpack.errors import FormatError, UnsupportedError
-from gpack.generated.constants import GgmlType, MetadataType
+from gpack.generated.constants import FOREIGN_TYPES, GgmlType, MetadataType
 from gpack.generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_MAX_DIMS
 from gpack.generated.gguf.structs import (
     GgufArrayHeader,
@@ -28,7 +28,7 @@ MAX_ALIGNMENT = 1 << 20
 UNKNOWN_SIZE = -1  # byte size of a tensor whose type is not known
 
 # The table's later ids are this project's own, for types that ggml lacks.
-_GGUF_TYPES = frozenset(ggml_type for ggml_type in GgmlType.NAMES if ggml_type < GgmlType.F8_E4M3)
+_GGUF_TYPES = frozenset(ggml_type for ggml_type in GgmlType.NAMES if ggml_type < FOREIGN_TYPES)
 _MAX_NAME_BYTES = 65535  # the specification's limit for keys; out of leniency for tensors too (it says 64)
 _MAX_ARRAY_DEPTH = 8
 # Of metadata entries, of tensors, and of arrays in arrays. Each costs microseconds and an object, and a file
