@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from codegen import emit_json, emit_python
-from codegen.model import Schema, SchemaError, load
+from codegen.loader import load
+from codegen.model import Schema, SchemaError
 
 # Targets of a single file: key of `outputs`, the emitter's module, and the ending of the default name.
 SINGLE = {
@@ -30,7 +31,7 @@ FOLDERS: dict[str, tuple[Callable[[Schema], dict[str, str]], str]] = {
 def generate(schema: Schema) -> dict[Path, str]:
     """Every file that the schema asks for, by its path below `--out`."""
     wanted = schema.outputs or dict.fromkeys((*SINGLE, *FOLDERS))
-    root = Path() if schema.outputs else Path(schema.id)
+    root = root_of(schema)
     files: dict[Path, str] = {}
     for target, (emit, folder) in FOLDERS.items():
         if target in wanted:
@@ -43,15 +44,20 @@ def generate(schema: Schema) -> dict[Path, str]:
     return files
 
 
+def root_of(schema: Schema) -> Path:
+    """Folder of all outputs: here where the schema names their places, else one of the format's name."""
+    return Path() if schema.outputs else Path(schema.id)
+
+
 def check(files: dict[Path, str], out: Path, stale: set[Path]) -> int:
     """Compares with what lies on disk, prints the differences, and returns how many files differ."""
     differing = 0
     for path, text in files.items():
-        old = (out / path).read_text() if (out / path).exists() else ""
+        old = (out / path).read_text() if (out / path).exists() else None
         if old != text:
             differing += 1
             diff = difflib.unified_diff(
-                old.splitlines(), text.splitlines(), f"{path} (on disk)", f"{path} (generated)", lineterm=""
+                (old or "").splitlines(), text.splitlines(), f"{path} (on disk)", f"{path} (generated)", lineterm=""
             )
             print("\n".join(list(diff)[:40]))
     for path in sorted(stale):
@@ -61,7 +67,8 @@ def check(files: dict[Path, str], out: Path, stale: set[Path]) -> int:
 
 def stale_files(files: dict[Path, str], schema: Schema, out: Path) -> set[Path]:
     """Files of the generated folders that this run would not write."""
-    folders = {(Path(schema.outputs[name])) for name in ("python", "vectors") if name in schema.outputs}
+    wanted = schema.outputs or {"python": FOLDERS["python"][1], "vectors": FOLDERS["vectors"][1]}
+    folders = {root_of(schema) / wanted[name] for name in ("python", "vectors") if name in wanted}
     found = {
         path.relative_to(out)
         for folder in folders

@@ -48,6 +48,8 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node)
+        if not isinstance(key, str):
+            raise SchemaError(f"line {key_node.start_mark.line + 1}: key {key!r} is no text")
         if key in seen:
             raise SchemaError(f"line {key_node.start_mark.line + 1}: key {key!r} stands twice")
         seen[key] = loader.construct_object(value_node, deep=True)
@@ -57,10 +59,17 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
 _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def read_schema(path: Path) -> Schema:
-    """Reads, validates and resolves a schema; see `codegen.model.load`."""
+def load(path: Path) -> Schema:
+    """Reads a schema.
+
+    Raises:
+        SchemaError: The YAML does not follow the meta-schema, or contradicts itself.
+    """
     text = path.read_bytes()
-    raw = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+    try:
+        raw = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise SchemaError(f"no YAML: {error}") from error
     _validate(raw, path)
     head = raw["format"]
     enums = [*map(_enum, raw.get("enums", ())), *_section_enum(raw)]
@@ -165,8 +174,9 @@ def _structs(raw: Raw, *, packed: bool) -> list[Struct]:
     by_name = {item["name"]: item for item in raw.get("structs", ())}
     made = []
     for item in raw.get("structs", ()):
-        parent = by_name.get(item.get("include", ""), {})
         where = f"struct {item['name']}"
+        _need(f"{where}: include", {item.get("include")} - {None}, by_name)
+        parent = by_name.get(item.get("include", ""), {})
         fields = _fields([*parent.get("fields", ()), *item["fields"]], where, packed=packed)
         size = sum(field.type.size for field in fields)
         if size != item["size"]:
@@ -245,7 +255,10 @@ def _vectors(schema: Schema, item: Struct, raws: Iterable[Raw], faults: list[str
         if raw["name"] in made:
             raise SchemaError(f"{where}: the name stands twice")
         vector = _vector(item, raw, made, where)
-        broken = set(expressions.broken_rules(schema, item, decode(item, vector.data), vector.given))
+        try:
+            broken = set(expressions.broken_rules(schema, item, decode(item, vector.data), vector.given))
+        except Exception as error:  # an expression may fail in as many ways as Python has
+            raise SchemaError(f"{where}: a check fails: {type(error).__name__}: {error}") from error
         implied = {other for rule in schema.rules if rule.id in vector.breaks for other in rule.implies}
         if not set(vector.breaks) <= broken or not broken <= set(vector.breaks) | implied:
             faults.append(f"{where}: breaks {sorted(broken)}, but {sorted(vector.breaks)} is written")
@@ -264,10 +277,16 @@ def _vector(item: Struct, raw: Raw, made: Mapping[str, Vector], where: str) -> V
         unknown = set(raw.get("set", {})) - set(fields)
         if unknown:
             raise SchemaError(f"{where}: no field {sorted(unknown)}")
-        fields.update({name: _from_yaml(item.field(name), value) for name, value in raw.get("set", {}).items()})
-        data = encode(item, fields)
+        try:
+            fields.update({name: _from_yaml(item.field(name), value) for name, value in raw.get("set", {}).items()})
+            data = encode(item, fields)
+        except (struct.error, TypeError, ValueError, AttributeError) as error:
+            raise SchemaError(f"{where}: {raw['set']} does not fit: {error}") from error
         return Vector(raw["name"], data, shown_values(item, data), {**base.given, **given}, breaks, doc)
-    data = bytes.fromhex(raw["hex"])
+    try:
+        data = bytes.fromhex(raw["hex"])
+    except ValueError as error:
+        raise SchemaError(f"{where}: {error}") from error
     if len(data) != item.size:
         raise SchemaError(f"{where}: {len(data)} bytes, not {item.size}")
     if set(given) != set(item.given):

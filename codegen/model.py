@@ -1,6 +1,6 @@
 """The typed picture of a schema: what the YAML says, with every size and offset worked out.
 
-`load(path)` reads, validates and resolves a schema. Emitters see only these frozen dataclasses.
+`codegen.loader.load` reads, validates and resolves a schema. Emitters see only these frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 SCALARS = {
@@ -393,14 +392,3 @@ def snake(name: str) -> str:
 def digest_of(text: bytes) -> str:
     """SHA-256 of a schema's text, which generated files carry."""
     return hashlib.sha256(text).hexdigest()
-
-
-def load(path: Path) -> Schema:
-    """Reads a schema.
-
-    Raises:
-        SchemaError: The YAML does not follow the meta-schema, or contradicts itself.
-    """
-    from codegen.loader import read_schema
-
-    return read_schema(path)

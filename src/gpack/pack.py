@@ -63,7 +63,7 @@ class Pack:
     def tensors(self) -> Table[TensorIndexHeaderV1, TensorIndexRowV1]:
         """TensorIndexBin, sorted by name; rows are decoded when they are asked for."""
         if self._tensors is None:
-            data = self.container.view(SectionKind.TENSOR_INDEX_BIN)
+            data = self.section(SectionKind.TENSOR_INDEX_BIN)
             self._tensors = Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section="TensorIndexBin")
         return self._tensors
 
@@ -74,7 +74,7 @@ class Pack:
         return (self.tensors.text(row, "name") for row in self.tensors)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.tensors.find(name.encode("utf-8")) is not None
+        return isinstance(name, str) and self.tensors.find(name.encode("utf-8", "surrogatepass")) is not None
 
     def keys(self) -> Iterator[str]:
         """Names of all tensors, sorted by their bytes."""
@@ -106,7 +106,12 @@ class Pack:
 
         row = self.info(name)
         data, stride = self._bytes_of(name, row)
-        return Tensor.over(data, name=name, ggml_type=row.ggml_type, dims=row.dims[: row.n_dims], stride=stride)
+        try:
+            return Tensor.over(data, name=name, ggml_type=row.ggml_type, dims=row.dims[: row.n_dims], stride=stride)
+        except ValueError as error:  # extents beyond numpy's, which only an empty tensor can have
+            raise errors.FormatError(
+                f"{name}: {error}", code="tensor.dims", path=self.container.path, section="TensorIndexBin", field="dims"
+            ) from error
 
     def place(self, name: str) -> tuple[int, int, int, int]:
         """Where a tensor's bytes are in the file: offset, number of runs, bytes of a run, distance between runs.
@@ -120,20 +125,21 @@ class Pack:
         self._check_row(name, row)
         entry = self.container.entry(row.home)
         stride = self._stride(row)
-        runs = row.dims[2] if stride is not None else 1
-        length = row.byte_size // max(runs, 1)
-        end = row.offset + max(runs - 1, 0) * (stride or 0) + length
-        if end > entry.size:
+        # An empty tensor may claim any number of experts, so it is one run of nothing.
+        runs = row.dims[2] if stride is not None and row.byte_size else 1
+        length = row.byte_size // runs
+        stride = length if stride is None else stride
+        end = row.offset + (runs - 1) * stride + length
+        if end > entry.size or stride < length:
             raise errors.BoundsError(
-                f"the tensor ends at byte {end} of a section of {entry.size}", code="tensor.bounds",
-                path=self.container.path, section="TensorIndexBin", field=name,
+                f"{runs} runs of {length} bytes, {stride} apart, end at byte {end} of a section of {entry.size}",
+                code="tensor.bounds", path=self.container.path, section="TensorIndexBin", field=name,
             )  # fmt: skip
-        return entry.offset + row.offset, runs, length, stride or length
+        return entry.offset + row.offset, runs, length, stride
 
     def _bytes_of(self, name: str, row: TensorIndexRowV1) -> tuple[memoryview, int | None]:
         offset, runs, length, stride = self.place(name)
-        end = offset + max(runs - 1, 0) * stride + length
-        data = memoryview(self.container.mapping())[offset:end]
+        data = memoryview(self.container.mapping())[offset : offset + (runs - 1) * stride + length]
         return data, (stride if row.role != ExpertRole.NONE else None)
 
     def _check_row(self, name: str, row: TensorIndexRowV1) -> None:
@@ -153,13 +159,18 @@ class Pack:
         """Distance between the experts of a tensor of routed experts; None for others."""
         if row.role == ExpertRole.NONE:
             return None
+        if row.n_dims != 3:
+            raise errors.FormatError(
+                f"routed experts of rank {row.n_dims}, not 3", code="tensor.role",
+                path=self.container.path, section="TensorIndexBin", field="n_dims",
+            )  # fmt: skip
         if row.home == SectionKind.EXPERT_BLOBS:
             layout: Any = Table(
-                self.container.view(SectionKind.EXPERT_LAYOUT_BIN), ExpertLayoutHeaderV1, ExpertLayoutRowV1,
+                self.section(SectionKind.EXPERT_LAYOUT_BIN), ExpertLayoutHeaderV1, ExpertLayoutRowV1,
                 section="ExpertLayoutBin",
             )  # fmt: skip
         else:
-            layout = Table(self.container.view(row.home), MtpHeaderV1, MtpRowV1, section="MtpBlob")
+            layout = Table(self.section(row.home), MtpHeaderV1, MtpRowV1, section="MtpBlob")
         if row.home_row >= len(layout):
             raise errors.FormatError(
                 f"home_row is {row.home_row}, the table has {len(layout)} rows", code="tensor.home_row",
@@ -191,7 +202,7 @@ class Pack:
         if self._tokenizer is None:
             from .sections.tokenizer import TokenizerTable
 
-            self._tokenizer = TokenizerTable(self.container.view(SectionKind.TOKENIZER_BIN))
+            self._tokenizer = TokenizerTable(self.section(SectionKind.TOKENIZER_BIN))
         return self._tokenizer
 
     def section(self, name: int | str) -> memoryview:
@@ -199,14 +210,13 @@ class Pack:
 
         Raises:
             MissingError: There is no such section.
+            ClosedError: The pack was closed.
         """
+        _ = self.container.descriptor  # refuses where the file was closed
         return self.container.view(name)
 
     def close(self) -> None:
         """Closes the file and unmaps it; arrays that are still alive keep the mapping until the last of them is gone."""
-        for held in (self._tensors, self._metadata, self._tokenizer):
-            if isinstance(held, Table):
-                held.data.release()
         self._tensors = self._metadata = self._tokenizer = None
         self.container.close()
 
@@ -224,7 +234,7 @@ class Metadata:
         from .sections.metadata import MetadataTable
 
         self._pack = pack
-        self.table: MetadataTable = MetadataTable(pack.container.view(SectionKind.METADATA_KV_BIN))
+        self.table: MetadataTable = MetadataTable(pack.section(SectionKind.METADATA_KV_BIN))
 
     def __len__(self) -> int:
         return len(self.table)

@@ -71,6 +71,11 @@ class Tensor(np.ndarray[Any, Any]):
         self.ggml_type = getattr(source, "ggml_type", None)
         self.dims = getattr(source, "dims", ())
 
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """What is computed from a tensor is an ordinary array: its bytes are no longer those of the type."""
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
     @property
     def type_name(self) -> str:
         """Name of the type, for instance Q4_K."""

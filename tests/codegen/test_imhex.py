@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from codegen import emit_imhex, model
+from codegen import emit_imhex
+from codegen.loader import load
 from codegen.model import Schema
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = [model.load(ROOT / "schema" / f"{name}.yaml") for name in ("gpack", "gguf")]
+SCHEMAS = [load(ROOT / "schema" / f"{name}.yaml") for name in ("gpack", "gguf")]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.id)

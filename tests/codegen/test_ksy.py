@@ -22,14 +22,14 @@ import pytest
 import yaml
 
 from codegen import emit_ksy, kaitai_rules, model
-from codegen.loader import encode
+from codegen.loader import encode, load
 from codegen.model import Schema, Struct, Vector
 
 ROOT = Path(__file__).parents[2]
 DRIVER = Path(__file__).with_name("kaitai_compile.cjs")
 TARGETS = ("python", "javascript", "java", "go", "cpp_stl", "rust", "csharp", "ruby")
-SCHEMA = model.load(ROOT / "schema" / "gpack.yaml")
-GGUF = model.load(ROOT / "schema" / "gguf.yaml")
+SCHEMA = load(ROOT / "schema" / "gpack.yaml")
+GGUF = load(ROOT / "schema" / "gguf.yaml")
 Compile = Callable[..., Path]
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from codegen import byte_diagram, emit_markdown, model
+from codegen import byte_diagram, emit_markdown
+from codegen.loader import load
 from codegen.model import Field, Schema, Struct, Type
 from codegen.prose import anchor
 
 ROOT = Path(__file__).parents[2]
-GPACK = model.load(ROOT / "schema" / "gpack.yaml")
-TILE = model.load(Path(__file__).with_name("tile.yaml"))
-SCHEMAS = [GPACK, model.load(ROOT / "schema" / "gguf.yaml"), TILE]
+GPACK = load(ROOT / "schema" / "gpack.yaml")
+TILE = load(Path(__file__).with_name("tile.yaml"))
+SCHEMAS = [GPACK, load(ROOT / "schema" / "gguf.yaml"), TILE]
 each_schema = pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.id)
 
 

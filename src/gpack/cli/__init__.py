@@ -12,9 +12,9 @@ from .. import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
     from types import FrameType
+    from typing import NoReturn
 
 # Command to its module and what it does, in the order of `--help`.
 COMMANDS = {
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in arguments
     try:
         _catch_termination()
+        _print_anything()
         status = _run(arguments)
         sys.stdout.flush()
         return status
@@ -70,31 +71,25 @@ def _run(arguments: list[str]) -> int:
     import argparse
     from importlib import import_module
 
+    class Parser(argparse.ArgumentParser):
+        """Complaints become errors of ours, so that they come as JSON too and share one way out."""
+
+        def error(self, message: str) -> NoReturn:
+            raise errors.UsageError(message, code="usage", hint=f"`{self.prog} --help` shows the arguments")
+
     module = import_module(f".{command}", __name__)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"guild {command}",
         description=module.DESCRIPTION,
         epilog=getattr(module, "EPILOG", _EPILOG),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    return int(module.run(_parse(parser, arguments[1:])))
-
-
-def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Parses, with argparse's way of ending the program turned into an exit code of ours."""
     try:
-        return parser.parse_args(arguments)
-    except SystemExit as ended:
-        raise _HelpShownError(int(ended.code or 0)) from None
-
-
-class _HelpShownError(errors.UsageError):
-    """argparse has printed its help or its complaint already."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__("see --help", code="usage")
-        self.status = status
+        parsed = parser.parse_args(arguments[1:])
+    except SystemExit:  # argparse has printed the help
+        return errors.EXIT_OK
+    return int(module.run(parsed))
 
 
 def _without_command(command: str) -> int:
@@ -121,15 +116,23 @@ def _without_command(command: str) -> int:
 
 
 def _fail(error: errors.GpackError, *, as_json: bool) -> int:
-    if isinstance(error, _HelpShownError):
-        return error.status
     if as_json:
         import json
 
         print(json.dumps({"ok": False, "error": error.to_dict()}, indent=2))
     else:
-        print(f"guild: error: {error}", file=sys.stderr)
+        from .table import printable
+
+        # Names in it come from the file.
+        print(printable(f"guild: error: {error}"), file=sys.stderr)
     return error.exit_code
+
+
+def _print_anything() -> None:
+    """Characters that the output's encoding lacks come out as escapes instead of as an error."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
 
 
 def _catch_termination() -> None:

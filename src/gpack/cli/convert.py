@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 from .. import errors
@@ -39,10 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Converts."""
     check_source(args.source)
+    target = f"{args.output}.report.json" if args.report == "" else args.report
+    _check_report(target, args.source, args.output)
     with Progress("convert", enabled=False if args.json else None) as bar:
         done = convert_gguf(args.source, args.output, name=args.name, dry_run=args.dry_run, progress=bar.update)
-    if args.report is not None:
-        target = args.report or f"{args.output}.report.json"
+    if target is not None:
         write_json(target, report(done))
     if args.json:
         print(json.dumps({"ok": True, "dry_run": args.dry_run, **describe(done)}, indent=2))
@@ -67,6 +68,19 @@ def check_source(path: str) -> None:
             f"the file begins with {start!r}, a GGUF with {magic!r}", code="convert.source", path=path,
             hint="give a .gguf file, or one shard of a split model",
         )  # fmt: skip
+
+
+def _check_report(target: str | None, source: str, output: str) -> None:
+    """Refuses a report that would take the place of the model.
+
+    Raises:
+        UsageError: `convert.same_file`.
+    """
+    if target is None:
+        return
+    same = os.path.exists(target) and os.path.samefile(target, source)
+    if same or os.path.realpath(target) == os.path.realpath(output):
+        raise errors.UsageError("the report would overwrite the model", code="convert.same_file", path=target)
 
 
 def write_json(path: str, value: Any) -> None:
@@ -103,7 +117,7 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
         return
     seconds = done.seconds
     print(
-        f"{Path(done.output)}: {units.size(told['size'])} in {units.duration(seconds['plan'] + seconds['write'])}"
+        f"{printable(done.output)}: {units.size(told['size'])} in {units.duration(seconds['plan'] + seconds['write'])}"
         f" ({units.rate(told['size'], seconds['write'])}), {units.duration(seconds['sync'])} until it was on the disk"
     )
     print(f"manifest sha256 {told['manifest_sha256']}")

@@ -115,7 +115,7 @@ def describe_section(path: str, name: str) -> dict[str, Any]:
         GpackError: The pack cannot be opened or read.
     """
     with open_pack(path) as pack:
-        entry = pack.container.entry(int(name) if name.isdigit() else name)
+        entry = pack.container.entry(int(name) if name.isdecimal() else name)
         told: dict[str, Any] = {"file": path, "section": _entry(entry)}
         if entry.kind in TABLES:
             told |= _table(pack, entry)
@@ -158,17 +158,20 @@ def _table_row(table: Table[Any, Any], row: structs.Record) -> dict[str, Any]:
 
 
 def _record(record: structs.Record) -> dict[str, Any]:
-    """A record's fields, bytes as hex, types by name, without the reserved ones."""
+    """A record's fields without the reserved ones: bytes as hex, magics as text, enumerations and flags by name."""
     told: dict[str, Any] = {}
     for field, value in record.to_dict().items():
-        if field.startswith("reserved"):
-            continue
-        if isinstance(value, bytes):
-            told[field] = value.hex()
-        elif field.endswith("ggml_type") or field == "pool_type":
-            told[field] = _type_name(value)
-        else:
-            told[field] = list(value) if isinstance(value, tuple) else value
+        if field in record.ENUMS:
+            told[field] = getattr(c, record.ENUMS[field]).NAMES.get(value, f"unknown ({value})")
+        elif field in record.FLAGS:
+            names = getattr(c, record.FLAGS[field]).NAMES
+            told[field] = " ".join(name for mask, name in names.items() if value & mask) or value
+        elif field == "magic":
+            told[field] = value.to_bytes(4, "little").decode("latin-1")
+        elif field == "dims":
+            told[field] = list(value[: getattr(record, "n_dims", len(value))])
+        elif not field.startswith("reserved"):
+            told[field] = value.hex() if isinstance(value, bytes) else value
     return told
 
 

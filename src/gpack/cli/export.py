@@ -9,6 +9,7 @@ from .. import errors
 from ..convert.export import export_gguf
 from . import units
 from .progress import Progress
+from .table import printable
 
 DESCRIPTION = """\
 Write one GGUF with the same keys, tensors, types, order, version, alignment and bytes as the source had; of a split
@@ -36,5 +37,6 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(result, indent=2))
     else:
-        print(f"{done.output}: {units.size(done.size)}, {done.tensor_count} tensors, {done.metadata_count} keys")
+        told = f"{units.size(done.size)}, {done.tensor_count} tensors, {done.metadata_count} keys"
+        print(f"{printable(done.output)}: {told}")
     return errors.EXIT_OK

@@ -47,7 +47,9 @@ def _quick(path: str, *, as_json: bool) -> int:
         }
         print(json.dumps(result, indent=2))
     else:
-        print(f"{path}: OK (quick: {sections} sections, {size} bytes, manifest sha256 {identity})")
+        from .table import printable
+
+        print(f"{printable(path)}: OK (quick: {sections} sections, {size} bytes, manifest sha256 {identity})")
     return errors.EXIT_OK
 
 
@@ -110,7 +112,7 @@ def _print_text(result: Verification) -> None:
     total = sum(report.counts.values())
     if result.ok and footer:
         remarks = f", {total} warnings" if total else ""
-        print(f"{result.path}: OK ({len(result.structure.entries)} sections, {speed}{remarks})")
+        print(f"{printable(result.path)}: OK ({len(result.structure.entries)} sections, {speed}{remarks})")
         print(f"manifest sha256 {footer.manifest_sha256.hex()}")
     else:
-        print(f"{result.path}: INVALID ({total} violations of {len(report.counts)} rules, {speed})")
+        print(f"{printable(result.path)}: INVALID ({total} violations of {len(report.counts)} rules, {speed})")

@@ -227,7 +227,8 @@ def check_manifest_digest(
     actual = hash_range(descriptor, header.manifest_offset, header.manifest_size, path)
     if actual != footer.manifest_sha256:
         end = header.manifest_offset + header.manifest_size
-        message = f"Bytes {header.manifest_offset} to {end} have {actual.hex()}, the footer records {footer.manifest_sha256.hex()}."
+        place = f"Bytes {header.manifest_offset} to {end}"
+        message = f"{place} have {actual.hex()}, the footer records {footer.manifest_sha256.hex()}."
         report.add("manifest.sha256", "ManifestJson", "sha256", header.manifest_offset, message)
 
 
@@ -245,7 +246,8 @@ def check_digests(
         actual = hash_range(descriptor, entry.offset, entry.size, path, progress)
         if actual != entry.sha256:
             name = section_name(entry)
-            message = f"Bytes {entry.offset} to {entry.offset + entry.size} have {actual.hex()}, the directory records {entry.sha256.hex()}."
+            place = f"Bytes {entry.offset} to {entry.offset + entry.size}"
+            message = f"{place} have {actual.hex()}, the directory records {entry.sha256.hex()}."
             report.add("section.sha256", name, "sha256", entry.offset, message)
 
 

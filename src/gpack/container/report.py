@@ -82,11 +82,13 @@ class Report:
         self.counts: dict[str, int] = {}
 
     def add(self, rule: str, section: str, field: str, offset: int | None, message: str) -> None:
-        """Records a violation; the message says what was found, the rule's text is put in front."""
+        """Records a violation; the message says what was found, the rule's text is put behind it."""
         count = self.counts.get(rule, 0) + 1
         self.counts[rule] = count
         if count <= KEPT_PER_RULE:
-            self.violations.append(Violation(rule, section, field, offset, f"{RULES[rule].doc} {message}".rstrip()))
+            self.violations.append(
+                Violation(rule, section, field, offset, f"{message} Must hold: {RULES[rule].doc}".lstrip())
+            )
 
     def add_broken(
         self, broken: list[tuple[str, str]], record: Any, section: str, *, base: int | None, prefix: str = ""

@@ -31,15 +31,17 @@ class Structure:
     Attributes:
         file_size: Bytes of the file.
         header, footer: The records; None where the file is too short or the place unknown.
+        footer_offset: Where the footer is.
         entries: The directory in file order; empty where it could not be read.
     """
 
-    __slots__ = ("entries", "file_size", "footer", "header")
+    __slots__ = ("entries", "file_size", "footer", "footer_offset", "header")
 
     def __init__(self, file_size: int) -> None:
         self.file_size = file_size
         self.header: GPackHeaderV1 | None = None
         self.footer: GPackFooterV1 | None = None
+        self.footer_offset = file_size - GPackFooterV1.SIZE
         self.entries: list[GPackSectionEntryV1] = []
 
     def find(self, kind: int) -> GPackSectionEntryV1 | None:
@@ -117,10 +119,17 @@ def read_structure(descriptor: int, file_size: int, path: object, report: Report
         return found
     header = found.header = GPackHeaderV1.decode(read_at(descriptor, 0, GPackHeaderV1.SIZE, path))
     check_header = check_gpack_header_v1 if full else quick_gpack_header_v1
-    report.add_broken(check_header(header, file_size=file_size), header, "header", base=0)
-    if "header.magic" in report.counts or "header.min_reader_version" in report.counts:
-        return found  # another format, or a version whose records may lie elsewhere
+    broken = check_header(header, file_size=file_size)
+    # In another format, or a version whose records may lie elsewhere, the other fields mean nothing.
+    foreign = [fault for fault in broken if fault[0] in ("header.magic", "header.min_reader_version")][:1]
+    report.add_broken(foreign or broken, header, "header", base=0)
+    if foreign:
+        return found
     _read_directory(descriptor, path, found, report, full=full)
+    if header.total_file_size > file_size:
+        return found  # truncated: the footer is lost
+    if header.total_file_size >= smallest:
+        found.footer_offset = header.total_file_size - GPackFooterV1.SIZE
     _read_footer(descriptor, path, found, report, full=full)
     _check_directory(found, report, full=full)
     return found
@@ -146,7 +155,7 @@ def _read_directory(descriptor: int, path: object, found: Structure, report: Rep
 
 
 def _read_footer(descriptor: int, path: object, found: Structure, report: Report, *, full: bool) -> None:
-    offset = found.file_size - GPackFooterV1.SIZE
+    offset = found.footer_offset
     footer = found.footer = GPackFooterV1.decode(read_at(descriptor, offset, GPackFooterV1.SIZE, path))
     check = check_gpack_footer_v1 if full else quick_gpack_footer_v1
     report.add_broken(check(footer), footer, "footer", base=offset)
@@ -156,7 +165,7 @@ def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
     header, footer = found.header, found.footer
     assert header is not None
     assert footer is not None
-    footer_start = found.file_size - GPackFooterV1.SIZE
+    footer_start = found.footer_offset
     for name in ("manifest_offset", "section_table_offset"):
         if getattr(footer, name) != getattr(header, name):
             report.add(
@@ -175,7 +184,8 @@ def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
     _check_places(found, report, full=full)
 
 
-def _entry_fault(found: Structure, report: Report, rule: str, index: int, name: str, message: str) -> None:
+def entry_fault(found: Structure, report: Report, rule: str, index: int, name: str, message: str) -> None:
+    """Records a violation at a field of a directory entry."""
     assert found.header is not None
     base = found.header.section_table_offset + index * GPackSectionEntryV1.SIZE
     field = f"sections[{index}].{name}"
@@ -193,21 +203,21 @@ def _check_kinds(found: Structure, report: Report) -> None:
     for index, entry in enumerate(found.entries):
         kind = entry.kind
         if kind in kinds:
-            _entry_fault(found, report, "section.duplicate", index, "kind", f"Kind {kind} is entry {kinds[kind]} too.")
+            entry_fault(found, report, "section.duplicate", index, "kind", f"Kind {kind} is entry {kinds[kind]} too.")
         kinds[kind] = index
         name = c.SECTION_NAMES.get(kind)
         if name is None:
             continue
         if section_name(entry) != name:
             message = f"Kind {kind} is {name}, found {section_name(entry)!r}."
-            _entry_fault(found, report, "section.name", index, "name", message)
+            entry_fault(found, report, "section.name", index, "name", message)
         if entry.alignment != c.SECTION_ALIGNMENTS[kind]:
             message = f"{name} has {c.SECTION_ALIGNMENTS[kind]}, found {entry.alignment}."
-            _entry_fault(found, report, "section.kind_alignment", index, "alignment", message)
+            entry_fault(found, report, "section.kind_alignment", index, "alignment", message)
         for other in c.SECTION_NEEDS.get(kind, ()):
             if other not in present:
                 message = f"{name} is present, {c.SECTION_NAMES[other]} is not."
-                _entry_fault(found, report, "section.pair", index, "kind", message)
+                entry_fault(found, report, "section.pair", index, "kind", message)
     for kind in c.SECTION_MANDATORY:
         if kind not in kinds:
             report.add("section.mandatory", "directory", "sections", None, f"{c.SECTION_NAMES[kind]} is missing.")
@@ -238,13 +248,14 @@ def _check_places(found: Structure, report: Report, *, full: bool) -> None:
     assert header is not None
     manifest = found.find(MANIFEST)
     if manifest and (manifest.offset, manifest.size) != (header.manifest_offset, header.manifest_size):
-        message = f"Found {header.manifest_offset} and {header.manifest_size}, and {manifest.offset} and {manifest.size} in the directory."
+        places = f"{header.manifest_offset} and {header.manifest_size}, and {manifest.offset} and {manifest.size}"
+        message = f"Found {places} in the directory."
         report.add("header.manifest", "header", "manifest_offset", header.OFFSETS["manifest_offset"], message)
     end = GPackHeaderV1.SIZE
     for index, entry in sorted(enumerate(found.entries), key=lambda item: (item[1].offset, item[1].size)):
         if entry.offset < end and entry.size:
             message = f"{section_name(entry)} starts at {entry.offset}, before {end}, where what stands before it ends."
-            _entry_fault(found, report, "section.overlap", index, "offset", message)
+            entry_fault(found, report, "section.overlap", index, "offset", message)
         end = max(end, entry.offset + entry.size)
     if end > header.section_table_offset:
         message = f"The sections end at {end}, the directory starts at {header.section_table_offset}."
@@ -270,13 +281,13 @@ def _check_order(found: Structure, report: Report) -> None:
         rank = 1 << 32 if entry.kind == MANIFEST else entry.kind
         if rank <= previous:
             message = f"{section_name(entry)} stands behind a section that it should come before."
-            _entry_fault(found, report, "section.order", index, "kind", message)
+            entry_fault(found, report, "section.order", index, "kind", message)
         previous = rank
         if entry.alignment > 0:
             least = -(-end // entry.alignment) * entry.alignment
             if entry.offset != least:
                 message = f"{section_name(entry)} starts at {entry.offset}, and could at {least}."
-                _entry_fault(found, report, "section.gap", index, "offset", message)
+                entry_fault(found, report, "section.gap", index, "offset", message)
         end = entry.offset + entry.size
     least = -(-end // c.CACHE_LINE) * c.CACHE_LINE
     if header.section_table_offset != least:

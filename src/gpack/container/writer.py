@@ -101,7 +101,8 @@ class PlannedSection:
         if name is None or (known and self.name not in (None, known)):
             raise errors.UsageError(f"section kind {self.kind} is called {known}, not {self.name}", code="usage")
         return GPackSectionEntryV1(
-            kind=self.kind, size=self.payload.size, alignment=alignment, item_count=self.item_count, name=name.encode().ljust(24, b"\0")
+            kind=self.kind, size=self.payload.size, alignment=alignment, item_count=self.item_count,
+            name=name.encode().ljust(24, b"\0"),
         )  # fmt: skip
 
 

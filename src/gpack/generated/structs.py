@@ -27,6 +27,9 @@ class Record:
     OFFSETS: ClassVar[dict[str, int]] = {}
     # Heap references, and the alignment of the bytes that each points to.
     REFS: ClassVar[tuple[tuple[str, int], ...]] = ()
+    # Fields whose values are of an enumeration or of flags, and the name of that class in `constants`.
+    ENUMS: ClassVar[dict[str, str]] = {}
+    FLAGS: ClassVar[dict[str, str]] = {}
     _struct: ClassVar[Struct]
 
     @classmethod
@@ -94,6 +97,9 @@ class GPackHeaderV1(Record):
         "manifest_size": 32,
         "total_file_size": 40,
         "reserved": 48,
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "GPackFlags",
     }
     _struct = Struct(FORMAT)
 
@@ -197,6 +203,12 @@ class GPackSectionEntryV1(Record):
         "item_count": 32,
         "sha256": 40,
         "name": 72,
+    }
+    ENUMS: ClassVar[dict[str, str]] = {
+        "kind": "SectionKind",
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "SectionFlags",
     }
     _struct = Struct(FORMAT)
 
@@ -363,6 +375,9 @@ class GPackSingleTensorHeaderV1(Record):
         "byte_size": 24,
         "data_offset": 32,
         "reserved2": 40,
+    }
+    ENUMS: ClassVar[dict[str, str]] = {
+        "ggml_type": "GgmlType",
     }
     _struct = Struct(FORMAT)
 
@@ -569,6 +584,13 @@ class MetadataKvRowV1(Record):
         ("key", 1),
         ("value", 8),
     )
+    ENUMS: ClassVar[dict[str, str]] = {
+        "value_type": "MetadataType",
+        "element_type": "MetadataType",
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "MetadataFlags",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -787,6 +809,14 @@ class TensorIndexRowV1(Record):
         "reserved": 116,
     }
     REFS = (("name", 1),)
+    ENUMS: ClassVar[dict[str, str]] = {
+        "ggml_type": "GgmlType",
+        "home": "SectionKind",
+        "role": "ExpertRole",
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "TensorFlags",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1047,6 +1077,14 @@ class GPackDenseRowV1(Record):
         "offset_bytes": 168,
     }
     REFS = (("name", 1),)
+    ENUMS: ClassVar[dict[str, str]] = {
+        "ggml_type": "GgmlType",
+        "pool_type": "GgmlType",
+        "kind": "DenseKind",
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "DenseFlags",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1300,6 +1338,9 @@ class NativeDenseRowV1(Record):
         "byte_size": 40,
     }
     REFS = (("name", 1),)
+    ENUMS: ClassVar[dict[str, str]] = {
+        "ggml_type": "GgmlType",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1577,6 +1618,14 @@ class ExpertLayoutRowV1(Record):
         "up_stride": 168,
         "down_stride": 176,
     }
+    ENUMS: ClassVar[dict[str, str]] = {
+        "gate_type": "GgmlType",
+        "up_type": "GgmlType",
+        "down_type": "GgmlType",
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "ExpertFlags",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1750,6 +1799,9 @@ class ExpertShardRowV1(Record):
         "reserved": 92,
     }
     REFS = (("name", 1),)
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "ShardFlags",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1840,6 +1892,9 @@ class GbtHeaderV1(Record):
         "vocab_blob_bytes": 20,
         "chat_template_bytes": 24,
         "reserved": 28,
+    }
+    FLAGS: ClassVar[dict[str, str]] = {
+        "flags": "GbtFlags",
     }
     _struct = Struct(FORMAT)
 
@@ -2234,6 +2289,10 @@ class MtpRowV1(Record):
         "reserved": 112,
     }
     REFS = (("name", 1),)
+    ENUMS: ClassVar[dict[str, str]] = {
+        "ggml_type": "GgmlType",
+        "role": "ExpertRole",
+    }
     _struct = Struct(FORMAT)
 
     def __init__(

@@ -103,7 +103,8 @@ def _check_mode(context: Context, checked: CheckedTable) -> None:
     embedded = context.structure.find(BLOBS) is not None
     for index, row in enumerate(checked.rows):
         if _external(row) == embedded:
-            message = f"ExpertBlobs is {'present' if embedded else 'absent'}, and the layer is {'external' if _external(row) else 'embedded'}."
+            blobs, layer = ("present", "external") if embedded else ("absent", "embedded")
+            message = f"ExpertBlobs is {blobs}, and the layer is {layer}."
             checked.fault("expert.mode", index, "flags", message)
 
 

@@ -223,8 +223,8 @@ def _check_arena(context: Context, native: CheckedTable) -> None:
         if name in context.tensors:
             expect_row(
                 context, name,
-                {"home": NATIVE, "ggml_type": row.ggml_type, "n_dims": 2, "offset": row.offset, "byte_size": row.byte_size,
-                 "dims": tensors.padded_dims((row.ne0, row.ne1)), "home_row": index},
+                {"home": NATIVE, "ggml_type": row.ggml_type, "n_dims": 2, "offset": row.offset,
+                 "byte_size": row.byte_size, "dims": tensors.padded_dims((row.ne0, row.ne1)), "home_row": index},
             )  # fmt: skip
         elif SectionKind.TENSOR_INDEX_BIN in context.tables:
             native.fault("native.placement", index, "name_offset", f"TensorIndexBin has no {name!r}.")
@@ -276,7 +276,8 @@ def _check_pools(dense: CheckedTable) -> None:
     totals = (align_up(whole, ARENA_ALIGNMENT), align_up(compacted, ARENA_ALIGNMENT))
     header = dense.header
     if (header.dense_pool_bytes, header.dense_compacted_pool_bytes) != totals:
-        message = f"Found {header.dense_pool_bytes} and {header.dense_compacted_pool_bytes}, expected {totals[0]} and {totals[1]}."
+        found = f"{header.dense_pool_bytes} and {header.dense_compacted_pool_bytes}"
+        message = f"Found {found}, expected {totals[0]} and {totals[1]}."
         dense.header_fault("dense.pool_layout", "dense_pool_bytes", message)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..container.report import Report
-from ..container.structure import Structure, read_at
+from ..container.structure import Structure, entry_fault, read_at
 from ..generated.constants import SECTION_NAMES
 from ..generated.structs import GPackSectionEntryV1, TensorIndexRowV1
 from .check_table import CheckedTable
@@ -60,12 +60,10 @@ class Context:
 
     def check_items(self, kind: int, count: int) -> None:
         """Compares `item_count` of the directory with what the section holds."""
-        entry = self.structure.find(kind)
-        if entry is not None and entry.item_count != count:
-            name = SECTION_NAMES[kind]
-            self.report.add(
-                "section.item_count", name, "item_count", None, f"Found {entry.item_count}, it holds {count}."
-            )
+        for index, entry in enumerate(self.structure.entries):
+            if entry.kind == kind and entry.item_count != count:
+                message = f"Found {entry.item_count}, {SECTION_NAMES[kind]} holds {count}."
+                entry_fault(self.structure, self.report, "section.item_count", index, "item_count", message)
 
     def check_zero(self, rule: str, section: str, start: int, end: int) -> None:
         """Records a violation where the bytes from file offset `start` to `end` are not all zero."""

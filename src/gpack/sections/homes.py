@@ -1,7 +1,7 @@
 """Where each tensor belongs: the placement rules of the format, shared by the converter and the verifier.
 
-By the first rule that fits: token embedding, output head, PLE table, a draft layer's tensors, routed experts, the native
-arena (2-D, quantised in blocks), the dense pack.
+By the first rule that fits: token embedding, output head, PLE table, a draft layer's tensors, routed experts, the
+native arena (2-D, quantised in blocks), the dense pack.
 """
 
 from __future__ import annotations

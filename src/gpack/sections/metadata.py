@@ -31,7 +31,7 @@ class MetadataTable:
 
     def find(self, key: str) -> MetadataKvRowV1 | None:
         """The row of a key, or None."""
-        index = self.table.find(key.encode("utf-8"), ref="key")
+        index = self.table.find(key.encode("utf-8", "surrogatepass"), ref="key")
         return None if index is None else self.table.row(index)
 
     def value(self, row: MetadataKvRowV1) -> Value:

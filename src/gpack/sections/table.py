@@ -90,7 +90,8 @@ class Table(Generic[H, R]):
         offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
         if offset > self.header.len_heap or length > self.header.len_heap - offset:
             raise BoundsError(
-                f"bytes {offset} to {offset + length} leave the heap", code="index.heap_ref", section=self.section, field=ref
+                f"bytes {offset} to {offset + length} leave the heap",
+                code="index.heap_ref", section=self.section, field=ref,
             )  # fmt: skip
         start = self.header.ofs_heap + offset
         return self.data[start : start + length]

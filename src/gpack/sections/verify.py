@@ -113,14 +113,14 @@ def _check_bytes(
 
 def _check_gaps(context: Context, header: GPackHeaderV1) -> None:
     """Bytes between sections, before the directory and before the footer are zero."""
-    size = context.structure.file_size
+    footer = context.structure.footer_offset
     spans = sorted((entry.offset, entry.offset + entry.size) for entry in context.structure.entries)
     table = header.section_table_offset
     spans += [(table, table + len(context.structure.entries) * context.structure.entries[0].SIZE)]
-    spans += [(size - GPackFooterV1.SIZE, size)]
+    spans += [(footer, footer + GPackFooterV1.SIZE)]
     end = GPackHeaderV1.SIZE
     for start, stop in spans:
-        if end < start <= size:
+        if end < start <= footer:
             context.check_zero("section.gap_zero", "gap", end, start)
         end = max(end, stop)
 

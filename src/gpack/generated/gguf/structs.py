@@ -27,6 +27,9 @@ class Record:
     OFFSETS: ClassVar[dict[str, int]] = {}
     # Heap references, and the alignment of the bytes that each points to.
     REFS: ClassVar[tuple[tuple[str, int], ...]] = ()
+    # Fields whose values are of an enumeration or of flags, and the name of that class in `constants`.
+    ENUMS: ClassVar[dict[str, str]] = {}
+    FLAGS: ClassVar[dict[str, str]] = {}
     _struct: ClassVar[Struct]
 
     @classmethod

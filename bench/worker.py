@@ -1,0 +1,154 @@
+"""One job in a process of its own, so that its time and memory are its own: `python -P worker.py JOB ARGUMENTS`.
+
+Prints one JSON object: `seconds` (of the work alone, imports apart unless the job says otherwise) and, in bytes,
+`startup` (resident as the interpreter came up) and `peak` (the highest ever, VmHWM).
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def resident(field: str) -> int:
+    """VmRSS or VmHWM of this process, bytes."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith(field))
+    return int(line.split()[1]) << 10
+
+
+_STARTUP = resident("VmRSS")
+_BARE_MODULES = frozenset(sys.modules)
+BUFFER = 1 << 20  # bytes; the fastest of 64 KiB to 4 MiB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def hash_pass(path: str) -> dict[str, Any]:
+    """One thread, `preadv` into one reused buffer, hashlib: what any reader that checks all bytes has to pay."""
+    import os
+    import time
+    from hashlib import sha256
+
+    buffer = memoryview(bytearray(BUFFER))
+    started = time.perf_counter()
+    descriptor = os.open(path, os.O_RDONLY)
+    digest, at = sha256(), 0
+    while count := os.preadv(descriptor, [buffer], at):
+        digest.update(buffer[:count])
+        at += count
+    os.close(descriptor)
+    digest.digest()
+    return {"seconds": time.perf_counter() - started, "bytes": at}
+
+
+def verify(path: str) -> dict[str, Any]:
+    """`gpack.verify`: every byte and every rule."""
+    import time
+
+    import numpy as np  # noqa: F401 - imported before the clock starts
+
+    from gpack.sections.verify import verify
+
+    started = time.perf_counter()
+    result = verify(path)
+    seconds = time.perf_counter() - started
+    if not result.ok:
+        raise SystemExit(f"the pack is not valid: {result.report.violations[:3]}")
+    return {"seconds": seconds}
+
+
+def convert(source: str, output: str) -> dict[str, Any]:
+    """`gpack.convert_gguf`; `seconds` leaves out waiting for the disk, which `sync` holds."""
+    import time
+
+    from gpack.convert.gguf import convert_gguf
+
+    started = time.perf_counter()
+    conversion = convert_gguf(source, output)
+    total = time.perf_counter() - started
+    sync = conversion.seconds["sync"]
+    return {"seconds": total - sync, "sync": sync, "plan": conversion.seconds["plan"]}
+
+
+def export(source: str, output: str) -> dict[str, Any]:
+    """`gpack.export_gguf`, waiting for the disk included."""
+    import time
+
+    from gpack.convert.export import export_gguf
+
+    started = time.perf_counter()
+    export_gguf(source, output)
+    return {"seconds": time.perf_counter() - started}
+
+
+def openings(pack: str, safetensors: str, rounds: str) -> dict[str, Any]:
+    """Opening and closing, by turns: `gpack.open`, `Container.open`, `safetensors.safe_open`; a list of seconds each."""
+    import time
+
+    from safetensors import safe_open
+
+    import gpack
+    from gpack.container.reader import Container
+
+    def peer() -> None:
+        with safe_open(safetensors, "np") as file:
+            file.keys()
+
+    ways: dict[str, Callable[[], object]] = {
+        "gpack": lambda: gpack.open(pack).close(),
+        "container": lambda: Container.open(pack).close(),
+        "safetensors": peer,
+    }
+    times: dict[str, Any] = {name: [] for name in ways}
+    for _ in range(int(rounds)):
+        for name, way in ways.items():
+            started = time.perf_counter()
+            way()
+            times[name].append(time.perf_counter() - started)
+    return times
+
+
+def scan(path: str) -> dict[str, Any]:
+    """`GgufSource.open`: the header parsed, every string of the vocabulary and the merges found."""
+    import time
+
+    from gpack.sources.gguf import GgufSource
+
+    started = time.perf_counter()
+    with GgufSource.open(path) as source:
+        found = len(source.metadata["tokenizer.ggml.tokens"].strings())
+    return {"seconds": time.perf_counter() - started, "strings": found}
+
+
+def gguf_reader(path: str) -> dict[str, Any]:
+    """`gguf.GGUFReader` of the PyPI package `gguf`."""
+    import time
+
+    from gguf import GGUFReader
+
+    started = time.perf_counter()
+    GGUFReader(path)
+    return {"seconds": time.perf_counter() - started}
+
+
+def modules_of_open(path: str) -> dict[str, Any]:
+    """The modules that `import gpack; gpack.open(path)` brings beyond those of a bare interpreter."""
+    import gpack
+
+    gpack.open(path).close()
+    return {"modules": sorted(set(sys.modules) - _BARE_MODULES)}
+
+
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    job.__name__: job for job in (hash_pass, verify, convert, export, openings, scan, gguf_reader, modules_of_open)
+}
+
+if __name__ == "__main__":
+    outcome = JOBS[sys.argv[1]](*sys.argv[2:])
+    outcome |= {"startup": _STARTUP, "peak": resident("VmHWM")}
+    import json
+
+    print(json.dumps(outcome))
