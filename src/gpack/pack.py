@@ -1,6 +1,6 @@
 """`gpack.open`: tensors, metadata and sections of a pack.
 
-Opening needs the standard library alone; numpy is imported when the first tensor is asked for.
+Opening needs the lighter half of the standard library; numpy is imported when the first tensor is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from .generated.structs import (
     TensorIndexHeaderV1,
     TensorIndexRowV1,
 )
-from .sections.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .sections.metadata import MetadataTable
+    from .sections.table import Table
     from .sections.tokenizer import TokenizerTable
     from .tensor import Tensor
 
@@ -63,6 +63,8 @@ class Pack:
     def tensors(self) -> Table[TensorIndexHeaderV1, TensorIndexRowV1]:
         """TensorIndexBin, sorted by name; rows are decoded when they are asked for."""
         if self._tensors is None:
+            from .sections.table import Table
+
             data = self.section(SectionKind.TENSOR_INDEX_BIN)
             self._tensors = Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section="TensorIndexBin")
         return self._tensors
@@ -164,6 +166,8 @@ class Pack:
                 f"routed experts of rank {row.n_dims}, not 3", code="tensor.role",
                 path=self.container.path, section="TensorIndexBin", field="n_dims",
             )  # fmt: skip
+        from .sections.table import Table
+
         if row.home == SectionKind.EXPERT_BLOBS:
             layout: Any = Table(
                 self.section(SectionKind.EXPERT_LAYOUT_BIN), ExpertLayoutHeaderV1, ExpertLayoutRowV1,
@@ -216,7 +220,7 @@ class Pack:
         return self.container.view(name)
 
     def close(self) -> None:
-        """Closes the file and unmaps it; arrays that are still alive keep the mapping until the last of them is gone."""
+        """Closes the file and unmaps it; arrays that are still alive keep the mapping until the last is gone."""
         self._tensors = self._metadata = self._tokenizer = None
         self.container.close()
 

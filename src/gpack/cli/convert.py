@@ -106,9 +106,8 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
     ]
     print(render(rows, ["section", "offset", "bytes", "size", "items"], "lrrrr"))
     parameters = units.count(model["parameter_count"])
-    print(
-        f"\n{printable(model['name'])}: {model['architecture']}, {parameters} parameters, {model['tensor_count']} tensors"
-    )
+    facts = f"{model['architecture']}, {parameters} parameters, {model['tensor_count']} tensors"
+    print(f"\n{printable(model['name'])}: {printable(facts)}")
     if done.result is None:
         fits = "fits" if told["fits"] else "DOES NOT FIT"
         print(f"dry run: {units.size(told['size'])}, {fits} ({units.size(told['free_bytes'])} free", end="")

@@ -146,8 +146,9 @@ class Container:
         if self._map is None:
             import mmap
 
+            descriptor = self.descriptor
             try:
-                self._map = mmap.mmap(self.descriptor, self.file_size, access=mmap.ACCESS_READ)
+                self._map = mmap.mmap(descriptor, self.file_size, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
                 raise errors.PathError(
                     f"the file cannot be mapped: {error}",

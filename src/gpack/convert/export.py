@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,9 +58,11 @@ def export_gguf(
         names = [pack.tensors.text(row, "name") for row in rows]
         for name, row in zip(names, rows, strict=True):
             _check_exportable(pack, name, row)
+        # Before the header is made, for a damaged row has sizes that do not even fit into one.
+        places = [pack.place(name) for name in names]
         header, offsets, size = _header(pack, names, rows)
         with AtomicFile(output, size) as target:
-            _write(target, _pieces(pack, header, names, offsets, size), size, progress)
+            _write(target, _pieces(pack, header, zip(offsets, places, strict=True), size), size, progress)
             target.sync()
             target.commit()
         return Export(os.fspath(output), size, len(rows), len(pack.metadata))
@@ -87,14 +89,16 @@ def _check_exportable(pack: Pack, name: str, row: TensorIndexRowV1) -> None:
         )  # fmt: skip
 
 
-def _pieces(pack: Pack, header: bytes, names: list[str], offsets: list[int], size: int) -> Iterator[Piece]:
+def _pieces(
+    pack: Pack, header: bytes, places: Iterable[tuple[int, tuple[int, int, int, int]]], size: int
+) -> Iterator[Piece]:
+    """The file's bytes, in order; `places` has each tensor's offset in it and its place in the pack."""
     yield header
     at = len(header)
     descriptor, path = pack.container.descriptor, pack.container.path
-    for name, offset in zip(names, offsets, strict=True):
+    for offset, (start, runs, length, stride) in places:
         if offset > at:
             yield Zeros(offset - at)
-        start, runs, length, stride = pack.place(name)
         for run in range(runs):
             yield Copy(descriptor, start + run * stride, length, path)
         at = offset + runs * length

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ..container.writer import Copy, GPackBuilder
-from ..errors import FormatError
+from ..errors import FormatError, UsageError
 from ..generated.constants import ExpertRole, GgmlType, SectionKind
 from ..generated.structs import TensorIndexRowV1
 from ..sections.dense import DenseTensor, build_dense
@@ -54,7 +54,10 @@ class Plan:
 
         Raises:
             FormatError: The metadata cannot be stored.
+            UsageError: The name is no text.
         """
+        if name is not None and any("\ud800" <= char <= "\udfff" for char in name):
+            raise UsageError(f"the name {name!r} is no UTF-8", code="usage")
         self.source = source
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
         self.name = name or _text(source, "general.name") or self.architecture
