@@ -139,7 +139,7 @@ def by_turns(rounds: int, ways: dict[str, Way]) -> dict[str, list[Outcome]]:
 
 
 def _disturbance(held: dict[str, Outcome]) -> float:
-    return max(outcome["elsewhere"] for outcome in held.values())
+    return float(max(outcome["elsewhere"] for outcome in held.values()))
 
 
 def _watched(way: Way) -> Outcome:
@@ -160,7 +160,7 @@ def _busy_cpu() -> float:
     """CPU seconds that all cores have been busy."""
     user, nice, system, _idle, _waiting, *rest = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     ticks = sum(map(int, (user, nice, system, *rest)))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return float(ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def samples(outcomes: Sequence[Outcome], key: str = "seconds") -> Samples:

@@ -295,6 +295,14 @@ def test_the_order_of_syncs(output: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == ["pwrite file"] * 7 + ["fsync file", "rename file", "fsync folder"]
 
 
+def test_a_manifest_that_breaks_its_schema_is_refused(output: Path) -> None:
+    made = GPackBuilder({"model": {"name": ""}})
+    with pytest.raises(errors.FormatError) as caught:
+        made.build(output)
+    assert caught.value.code == "manifest.schema"
+    assert not list(output.parent.glob("*.tmp.*"))
+
+
 # ---------------------------------------------------------------- killed and living writers
 
 
@@ -303,7 +311,8 @@ def start_child(output: Path) -> subprocess.Popen[bytes]:
     program = (
         "import sys, time\n"
         "from gpack.container.writer import GPackBuilder\n"
-        "made = GPackBuilder({})\n"
+        "model = dict(name='m', architecture='a', parameter_count=0, tensor_count=0)\n"
+        "made = GPackBuilder({'model': {**model, 'tied_embeddings': False, 'bytes_by_type': {}}})\n"
         "made.add(0, b'x' * 100, 0)\n"
         "def wait(count):\n"
         "    print('writing', flush=True)\n"

@@ -96,6 +96,21 @@ def test_token_types_beyond_a_byte_stay_in_the_metadata(
     assert row.flags == (max(types) == 255)
 
 
+@pytest.mark.parametrize(("kind", "letter"), [("u8", "B"), ("i16", "h"), ("i64", "q")])
+def test_token_types_of_other_integers_stay_in_the_metadata(tmp_path: Path, kind: str, letter: str) -> None:
+    parts = convert(tmp_path, tokenizer(("tokenizer.ggml.token_type", f"[{kind}]", [1, 3, 6])))
+    assert parts.section(packs.TOKENIZER)[80:83] == b"\1\3\6"
+    row = parts.keys()["tokenizer.ggml.token_type"]
+    assert (row.flags, row.value) == (0, struct.pack(f"<3{letter}", 1, 3, 6))
+
+
+def test_a_template_that_is_not_utf8_stays_in_the_metadata(tmp_path: Path) -> None:
+    parts = convert(tmp_path, tokenizer(("tokenizer.chat_template", "str", b"{{ \xff }}")))
+    row = parts.keys()["tokenizer.chat_template"]
+    assert (row.flags, row.value) == (0, b"{{ \xff }}")
+    assert parts.manifest["tokenizer"]["has_chat_template"] is False
+
+
 def test_tokens_that_are_not_utf8_or_doubled_or_empty(tmp_path: Path) -> None:
     parts = convert(tmp_path, tokenizer(tokens=[b"\xff\xfe", "", "\udc80", "twin", "twin"]))
     data = parts.section(packs.TOKENIZER)
@@ -121,7 +136,6 @@ def test_no_tokens_no_tokenizer(tmp_path: Path) -> None:
         ("tokenizer.ggml.merges", "[u32]", [1]),
         ("tokenizer.ggml.merges", "str", "a b"),
         ("tokenizer.chat_template", "u32", 1),
-        ("tokenizer.chat_template", "str", b"\xff"),
         ("tokenizer.ggml.eos_token_id", "str", "x"),
     ],
 )

@@ -34,7 +34,7 @@ from .values import Value
 
 _BATCH = 1 << 16  # tokens or merges that are compared at a time
 _PIECE = 1 << 20  # bytes of a template that are decoded at a time
-_INTEGERS = (MetadataType.INT32, MetadataType.UINT32)
+_INTEGERS = tokenizer.TYPE_STUBS
 
 
 def check_tokenizer(context: Context) -> None:
