@@ -9,7 +9,8 @@ from typing import Any
 
 from .. import errors
 from ..container.structure import open_file, read_at
-from ..convert.gguf import Conversion, convert_gguf, describe, report
+from ..convert.conversion import Conversion, describe, report
+from ..convert.gguf import convert_gguf
 from ..generated.gguf.constants import GGUF_MAGIC
 from . import units
 from .progress import Progress

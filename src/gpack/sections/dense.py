@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..container.writer import Copy
+from ..container.pieces import Range
 from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, DenseFlags, DenseKind, GgmlType
 from ..generated.structs import (
     DenseIndexHeaderV1,
@@ -34,7 +34,7 @@ class DenseTensor:
     name: str
     ggml_type: int
     dims: tuple[int, ...]
-    source: Copy
+    source: Range
     native: bool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..container.writer import Copy, Piece, Zeros
+from ..container.pieces import Piece, Range, Zeros
 from ..generated.constants import PAGE, ExpertFlags, ExpertRole
 from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
 from .blob import align_up
@@ -28,7 +28,7 @@ class ExpertMatrix:
     role: int
     ggml_type: int
     dims: tuple[int, int, int]
-    source: Copy
+    source: Range
 
     @property
     def slice_bytes(self) -> int:
@@ -77,8 +77,8 @@ class ExpertLayer:
         gap = self.stride - self.expert_bytes
         for expert in range(self.n_expert):
             for matrix in self.matrices:
-                source, length = matrix.source, matrix.slice_bytes
-                yield Copy(source.descriptor, source.offset + expert * length, length, source.path)
+                length = matrix.slice_bytes
+                yield from matrix.source.part(expert * length, length)
             if gap:
                 yield Zeros(gap)
 
