@@ -15,6 +15,7 @@ from ..container.writer import BuildResult
 from ..errors import FormatError, PathError, UsageError
 from ..generated.constants import SECTION_NAMES, GgmlType
 from ..sources.model import ModelSource
+from .external import ExternalFiles
 from .plan import Plan
 
 
@@ -38,6 +39,7 @@ def convert_model(
     output: str | os.PathLike[str],
     *,
     name: str | None = None,
+    external: ExternalFiles | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
     started: float | None = None,
@@ -46,6 +48,7 @@ def convert_model(
 
     Args:
         name: Name of the model; default `general.name`, else the architecture.
+        external: The files in which routed experts stay; None embeds them.
         dry_run: Plan only; nothing is written.
         progress: Called with (bytes written since the last call, bytes in all).
         started: When the work began, by `time.perf_counter`.
@@ -58,7 +61,7 @@ def convert_model(
     started = time.perf_counter() if started is None else started
     _refuse_overwriting(model, Path(output))
     identity = _identity(model)
-    plan = Plan(model, name=name)
+    plan = Plan(model, name=name, external=external)
     planned = time.perf_counter()
     seconds = {"plan": planned - started}
     if dry_run:
@@ -95,6 +98,8 @@ def describe(conversion: Conversion) -> dict[str, Any]:
         ],
         "seconds": {part: round(value, 6) for part, value in conversion.seconds.items()},
     }
+    if "experts" in plan.manifest:
+        described["experts"] = plan.manifest["experts"]
     if result is None:
         described["free_bytes"] = free_space(output) if output.parent.is_dir() else 0
         described["replaces_bytes"] = output.stat().st_size if output.is_file() else 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..container.writer import GPackBuilder
 from ..errors import FormatError
-from ..generated.constants import ExpertRole, GgmlType, SectionKind
+from ..generated.constants import ExpertRole, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
 from ..sections.dense import DenseTensor, build_dense
@@ -22,6 +22,7 @@ from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
 from ..sections.tokenizer import build_tokenizer
 from ..sources.model import ModelSource, ModelTensor
+from .external import ExternalFiles
 
 UNKNOWN = "unknown"
 
@@ -31,14 +32,16 @@ class Placed:
     """A tensor and where it goes.
 
     Attributes:
-        offset: First byte, from the start of the section.
+        offset: First byte, from the start of the section; of the shard where it is external.
         home_row: Row of the home's own table.
+        flags: Of TensorFlags.
     """
 
     info: ModelTensor
     home: Home
     offset: int
     home_row: int
+    flags: int = 0
 
 
 class Plan:
@@ -50,13 +53,17 @@ class Plan:
         name: Name of the model.
     """
 
-    def __init__(self, source: ModelSource, *, name: str | None = None) -> None:
-        """Plans the conversion; nothing of the tensors is read.
+    def __init__(self, source: ModelSource, *, name: str | None = None, external: ExternalFiles | None = None) -> None:
+        """Plans the conversion; nothing of the tensors is read, unless external shards are to be hashed whole.
+
+        Args:
+            external: The files in which routed experts stay; None embeds them.
 
         Raises:
             FormatError: The metadata cannot be stored.
         """
         self.source = source
+        self.external = external
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
         self.name = name or _text(source, "general.name") or self.architecture
         self.draft_from = draft_start(source.get)
@@ -178,20 +185,33 @@ class Plan:
         layers = self._expert_layers(tensors)
         blobs = ExpertBlobs(layers)
         count = sum(layer.n_expert for layer in layers)
-        self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, build_expert_layout(layers), len(layers))
-        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, count)
         self.manifest["experts"] = {
-            "mode": "embedded",
+            "mode": "external" if self.external else "embedded",
             "layer_count": len(layers),
             "blob_count": count,
             "bytes": sum(layer.n_expert * layer.expert_bytes for layer in layers),
         }
+        if self.external:
+            self._leave_outside(self.external, layers, tensors)
+            return
+        self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, build_expert_layout(layers), len(layers))
+        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, count)
         offsets = blobs.offsets()
         rows = {layer.layer: (row, layer) for row, layer in enumerate(layers)}
         for tensor in tensors:
             home = self.homes[tensor.name]
             row, layer = rows[home.layer]
             self._place(tensor, offsets[home.layer] + layer.offset_of(home.role), row)
+
+    def _leave_outside(
+        self, external: ExternalFiles, layers: Sequence[ExpertLayer], tensors: Sequence[ModelTensor]
+    ) -> None:
+        self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, external.build(layers), len(layers))
+        self.manifest["experts"]["shards"] = external.summary()
+        rows = {matrix.name: (row, matrix) for row, layer in enumerate(layers) for matrix in layer.matrices}
+        for tensor in tensors:
+            row, matrix = rows[tensor.name]
+            self._place(tensor, external.place(matrix)[1], row, TensorFlags.EXTERNAL)
 
     def _add_mtp(self, tensors: Sequence[ModelTensor]) -> None:
         experts = [tensor for tensor in tensors if self.homes[tensor.name].role]
@@ -222,8 +242,8 @@ class Plan:
             made.append(ExpertLayer(number, tuple(matrices[role] for role in roles)))
         return made
 
-    def _place(self, tensor: ModelTensor, offset: int, home_row: int) -> None:
-        self.placed.append(Placed(tensor, self.homes[tensor.name], offset, home_row))
+    def _place(self, tensor: ModelTensor, offset: int, home_row: int, flags: int = 0) -> None:
+        self.placed.append(Placed(tensor, self.homes[tensor.name], offset, home_row, flags))
 
 
 def _index_row(placed: Placed) -> TensorIndexRowV1:
@@ -235,6 +255,7 @@ def _index_row(placed: Placed) -> TensorIndexRowV1:
         home=home.section,
         role=home.role if home.section in (SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB) else ExpertRole.NONE,
         home_row=placed.home_row,
+        flags=placed.flags,
         offset=placed.offset,
         byte_size=info.byte_size,
         position=info.position,
