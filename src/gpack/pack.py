@@ -294,7 +294,7 @@ class Pack:
         return self.container.view(name)
 
     def close(self) -> None:
-        """Closes the file and unmaps it; arrays that are still alive keep the mapping until the last of them is gone."""
+        """Closes pack and shards and unmaps them; arrays that are still alive keep their mapping."""
         self._tensors = self._metadata = self._tokenizer = None
         if self._shards is not None:
             self._shards.close()

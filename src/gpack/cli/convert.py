@@ -18,7 +18,11 @@ from .table import printable, render
 
 DESCRIPTION = """\
 Convert a GGUF model into one pack. Of a split model any shard will do. The output is written beside its destination,
-checked, and renamed into place: whatever happens, a partial pack never stands there."""
+checked, and renamed into place: whatever happens, a partial pack never stands there.
+
+With --external-experts the routed experts stay in the GGUF's files, which must then lie beside the pack, or in the
+folder that --expert-dir names, whenever it is used. Their bytes are not read: the size of the experts costs no time.
+`guild pack-experts` makes a pack with everything inside of it later."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="the .gguf file, or any shard of a split model")
     parser.add_argument("-o", "--output", required=True, help="the .gpack file to write; an existing one is replaced")
     parser.add_argument("--name", help="name of the model (default: general.name, else the architecture)")
+    parser.add_argument(
+        "--external-experts", action="store_true", help="leave the routed experts in the GGUF's files, unread"
+    )
+    parser.add_argument(
+        "--hash-shards",
+        action="store_true",
+        help="with --external-experts: record a digest of every byte of those files (reads them)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only show sections, size, free space and expected time")
     parser.add_argument(
         "--report",
@@ -39,11 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts."""
+    if args.hash_shards and not args.external_experts:
+        raise errors.UsageError("--hash-shards needs --external-experts", code="usage")
     check_source(args.source)
     target = f"{args.output}.report.json" if args.report == "" else args.report
     _check_report(target, args.source, args.output)
     with Progress("convert", enabled=False if args.json else None) as bar:
-        done = convert_gguf(args.source, args.output, name=args.name, dry_run=args.dry_run, progress=bar.update)
+        done = convert_gguf(
+            args.source,
+            args.output,
+            name=args.name,
+            external_experts=args.external_experts,
+            hash_shards=args.hash_shards,
+            dry_run=args.dry_run,
+            progress=bar.update,
+        )
     if target is not None:
         write_json(target, report(done))
     if args.json:
@@ -110,6 +132,7 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
     print(
         f"\n{printable(model['name'])}: {model['architecture']}, {parameters} parameters, {model['tensor_count']} tensors"
     )
+    _print_shards(done, told)
     if done.result is None:
         fits = "fits" if told["fits"] else "DOES NOT FIT"
         print(f"dry run: {units.size(told['size'])}, {fits} ({units.size(told['free_bytes'])} free", end="")
@@ -122,3 +145,17 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
         f" ({units.rate(told['size'], seconds['write'])}), {units.duration(seconds['sync'])} until it was on the disk"
     )
     print(f"manifest sha256 {told['manifest_sha256']}")
+
+
+def _print_shards(done: Conversion, told: dict[str, Any]) -> None:
+    """Where external experts stay, and what that asks of the user."""
+    shards = told.get("experts", {}).get("shards", [])
+    if not shards:
+        if done.plan.external is not None:
+            print("there are no routed experts: nothing stays outside of the pack")
+        return
+    names = ", ".join(shard["name"] for shard in shards)
+    print(printable(f"{units.size(told['experts']['bytes'])} of experts stay in {names}"))
+    folder = os.path.dirname(os.path.abspath(done.plan.source.files[0].path))
+    if not os.path.samefile(folder, os.path.dirname(os.path.abspath(done.output))):
+        print(printable(f"the pack lies elsewhere: use it with --expert-dir {folder}, or put those files beside it"))

@@ -14,7 +14,7 @@ from ..generated.constants import ExpertRole, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
 from ..sections.dense import DenseTensor, build_dense
-from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout
+from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout, expert_summary
 from ..sections.homes import ARCHITECTURE, EMBEDDING, HEAD, ROLE_SETS, Home, Shape, assign_homes, draft_start, is_count
 from ..sections.metadata import build_metadata
 from ..sections.mtp import DraftTensor, MtpSection, build_mtp
@@ -184,18 +184,12 @@ class Plan:
     def _add_experts(self, tensors: Sequence[ModelTensor]) -> None:
         layers = self._expert_layers(tensors)
         blobs = ExpertBlobs(layers)
-        count = sum(layer.n_expert for layer in layers)
-        self.manifest["experts"] = {
-            "mode": "external" if self.external else "embedded",
-            "layer_count": len(layers),
-            "blob_count": count,
-            "bytes": sum(layer.n_expert * layer.expert_bytes for layer in layers),
-        }
+        self.manifest["experts"] = expert_summary(layers, "external" if self.external else "embedded")
         if self.external:
             self._leave_outside(self.external, layers, tensors)
             return
         self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, build_expert_layout(layers), len(layers))
-        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, count)
+        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, self.manifest["experts"]["blob_count"])
         offsets = blobs.offsets()
         rows = {layer.layer: (row, layer) for row, layer in enumerate(layers)}
         for tensor in tensors:

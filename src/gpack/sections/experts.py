@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..container.pieces import Piece, Range, Zeros
 from ..generated.constants import PAGE, ExpertFlags, ExpertRole, ShardFlags
@@ -150,6 +151,16 @@ def build_expert_layout(layers: Sequence[ExpertLayer]) -> bytes:
     for row, layer in zip(rows, layers, strict=True):
         row.offset, row.stride = offsets[layer.layer], layer.stride
     return finish_table(_header(layers), rows, Heap())
+
+
+def expert_summary(layers: Sequence[ExpertLayer], mode: str) -> dict[str, Any]:
+    """What the manifest says of routed experts; of external ones the shards are still to be added."""
+    return {
+        "mode": mode,
+        "layer_count": len(layers),
+        "blob_count": sum(layer.n_expert for layer in layers),
+        "bytes": sum(layer.n_expert * layer.expert_bytes for layer in layers),
+    }
 
 
 def build_external_layout(

@@ -90,14 +90,14 @@ class ShardFile:
 
     @property
     def covered(self) -> bool:
-        """Whether the pack records a digest of the whole file."""
+        """Whether the pack records a digest of every byte."""
         return bool(self.row.flags & ShardFlags.HAS_SHA256)
 
     def mapping(self) -> mmap.mmap:
         """The mapped file, mapped at the first call.
 
         Raises:
-            PathError: The file system refuses to map it (`io.mmap`), or the file was cut since it was opened (`io.short_read`).
+            PathError: The file system refuses to map it (`io.mmap`), or it was cut since it was opened.
         """
         self.check_length()
         if self._map is None:
