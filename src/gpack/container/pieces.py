@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
@@ -45,25 +47,65 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Strided:
+    """Runs of one length in an open file, at equal distances.
+
+    Attributes:
+        runs, run_bytes, stride: So many runs of so many bytes, so far apart.
+    """
+
+    descriptor: int
+    offset: int
+    runs: int
+    run_bytes: int
+    stride: int
+    path: object
+
+    @property
+    def length(self) -> int:
+        """Bytes of all runs."""
+        return self.runs * self.run_bytes
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """The ranges of those runs that the part touches."""
+        _check_part(self, offset, length)
+        while length:
+            run, inside = divmod(offset, self.run_bytes)
+            count = min(length, self.run_bytes - inside)
+            yield Copy(self.descriptor, self.offset + run * self.stride + inside, count, self.path)
+            offset += count
+            length -= count
+
+
+@dataclass(frozen=True)
 class Joined:
     """Several ranges, one after the other."""
 
     ranges: tuple[Range, ...]
 
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each range ends."""
+        return list(accumulate(inner.length for inner in self.ranges))
+
     @property
     def length(self) -> int:
         """Bytes of all."""
-        return sum(inner.length for inner in self.ranges)
+        return self._ends[-1] if self._ends else 0
 
     def part(self, offset: int, length: int) -> Iterator[Piece]:
         """The pieces of those ranges that the part touches."""
         _check_part(self, offset, length)
-        ends = accumulate(inner.length for inner in self.ranges)
-        for inner, end in zip(self.ranges, ends, strict=True):
-            start = end - inner.length
-            first, last = max(offset, start), min(offset + length, end)
-            if first < last:
-                yield from inner.part(first - start, last - first)
+        index = bisect_right(self._ends, offset)
+        end = offset + length
+        while offset < end:
+            inner = self.ranges[index]
+            start = self._ends[index] - inner.length
+            take = min(end, self._ends[index]) - offset
+            if take:
+                yield from inner.part(offset - start, take)
+            offset += take
+            index += 1
 
 
 @dataclass(frozen=True)
@@ -118,6 +160,17 @@ Piece = bytes | memoryview | Copy | Zeros
 def whole(source: Range) -> Iterator[Piece]:
     """All pieces of a range."""
     return source.part(0, source.length)
+
+
+def read_part(source: Range, offset: int, length: int) -> bytearray:
+    """The bytes of a part, read or computed now."""
+    made = bytearray(length)
+    view, at = memoryview(made), 0
+    for piece in source.part(offset, length):
+        for take in _split(piece):
+            take.fill(view[at : at + take.length], 0)
+            at += take.length
+    return made
 
 
 def _check_part(source: Range, offset: int, length: int) -> None:

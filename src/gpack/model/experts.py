@@ -8,18 +8,19 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from ..errors import MissingError, PathError, UsageError
 from ..generated.constants import ExpertRole
-from ..generated.structs import TensorIndexRowV1
-from ..pack import Pack
+from ..pack import Pack, Place
 from ..pack import open as open_pack
 from ..sections.homes import layer_of
 from ..tensor import Tensor
 from .direct import RangeFile, pages_before, pages_behind
+from .located import Located, locate_in_pack
 from .numa import Interleaver
 
 LOG = logging.getLogger("gpack")
@@ -111,10 +112,10 @@ class FileExpertSource:
     """
 
     def __init__(
-        self, pack: Pack, *, io: str, budget_bytes: int | None, interleave: Interleaver, owns_pack: bool
+        self, located: Sequence[Located], path: object, *, io: str, budget_bytes: int | None, interleave: Interleaver
     ) -> None:
         """`open_gpack` is the way to make one."""
-        self._pack, self._owns_pack = pack, owns_pack
+        self._path = path
         self._files: list[RangeFile] = []
         self._maps: list[memoryview] = []
         self._lock = threading.Lock()
@@ -124,7 +125,7 @@ class FileExpertSource:
         self.counts = CacheCounts()
         self.io = io
         try:
-            self.layers = _layers(pack, self._files, direct=io == "direct")
+            self.layers = _layers(located, self._files, direct=io == "direct")
             if io == "mmap":
                 self._map_files()
             if self.io == "direct" and not all(file.direct for file in self._files):
@@ -148,7 +149,7 @@ class FileExpertSource:
         """The experts of a pack; shards of external experts are opened and checked now.
 
         Args:
-            pack: An open pack, which must stay open, or a path.
+            pack: An open pack, or a path; neither need stay open.
             expert_dir: Folder of the shards, where `pack` is a path; default the pack's own.
             budget_bytes: Most bytes of experts to keep in memory; 0 for none, default half of the free memory.
             mmap: Give out arrays over the mapped files, nothing copied; default what GUILD_EXPERT_MMAP says (1: yes).
@@ -159,6 +160,31 @@ class FileExpertSource:
         Raises:
             GpackError: The pack or a shard cannot be used; codes as `gpack.open` and `shard.*`.
             UsageError: There is no such mode, or the budget is negative.
+        """
+        with ExitStack() as stack:
+            if not isinstance(pack, Pack):
+                # Its files are opened once more, so it need not stay open.
+                pack = stack.enter_context(open_pack(pack, expert_dir=expert_dir))
+            located = list(locate_in_pack(pack, experts_only=True).values())
+            return cls.open_located(
+                located, pack.container.path, budget_bytes=budget_bytes, mmap=mmap, io=io, interleave=interleave
+            )
+
+    @classmethod
+    def open_located(
+        cls,
+        located: Sequence[Located],
+        path: object,
+        *,
+        budget_bytes: int | None = None,
+        mmap: bool | None = None,
+        io: str = "auto",
+        interleave: bool | Interleaver | None = None,
+    ) -> Self:
+        """Routed experts whose files are known; the arguments are those of `open_gpack`.
+
+        Args:
+            path: The model's file, for messages.
         """
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
@@ -173,14 +199,7 @@ class FileExpertSource:
             spreader = interleave
         else:
             spreader = Interleaver([] if interleave is False else None, asked=interleave is True)
-        owns = not isinstance(pack, Pack)
-        opened = pack if isinstance(pack, Pack) else open_pack(pack, expert_dir=expert_dir)
-        try:
-            return cls(opened, io=io, budget_bytes=budget_bytes, interleave=spreader, owns_pack=owns)
-        except BaseException:
-            if owns:
-                opened.close()
-            raise
+        return cls(located, path, io=io, budget_bytes=budget_bytes, interleave=spreader)
 
     def get(self, layer: int, expert: int) -> Expert:
         """The matrices of one expert; the arrays stay valid when it leaves the cache or the source is closed.
@@ -191,9 +210,7 @@ class FileExpertSource:
         """
         found = self.layers.get(layer)
         if found is None or not 0 <= expert < found.n_expert:
-            raise MissingError(
-                f"there is no expert {expert} in layer {layer}", code="experts.missing", path=self._pack.container.path
-            )
+            raise MissingError(f"there is no expert {expert} in layer {layer}", code="experts.missing", path=self._path)
         if self.io == "mmap":
             return self._mapped(found, expert)
         return self._cached((layer, expert), found)
@@ -298,8 +315,6 @@ class FileExpertSource:
         with self._lock:
             self._cache.clear()
             self._maps.clear()
-        if self._owns_pack:
-            self._pack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -329,42 +344,36 @@ def _default_budget() -> int:
 # ---------------------------------------------------------------- what lies where
 
 
-def _layers(pack: Pack, files: list[RangeFile], *, direct: bool) -> dict[int, Layer]:
+def _layers(located: Sequence[Located], files: list[RangeFile], *, direct: bool) -> dict[int, Layer]:
     """All layers of routed experts, a draft layer's too; their files are opened and added to `files`."""
     opened: dict[int, int] = {}
-
-    def number(descriptor: int, path: str) -> int:
-        if descriptor not in opened:
-            files.append(RangeFile(descriptor, path, direct=direct))
-            opened[descriptor] = len(files) - 1
-        return opened[descriptor]
-
     matrices: dict[int, list[Matrix]] = {}
     counts: dict[int, int] = {}
-    for row in pack.tensors:
-        if row.role == ExpertRole.NONE:
-            continue
-        name = pack.tensors.text(row, "name")
-        layer = layer_of(name)
-        if layer is None:
-            raise UsageError(f"{name} belongs to no layer", code="usage", path=pack.container.path)
-        counts[layer] = row.dims[2]
-        matrices.setdefault(layer, []).extend(_matrices(pack, name, row, number))
+    for tensor in located:
+        layer = layer_of(tensor.name)
+        if layer is None or tensor.place is None:
+            raise UsageError(f"{tensor.name} does not lie in a file as an expert does", code="usage")
+        place = tensor.place
+        if place.descriptor not in opened:
+            files.append(RangeFile(place.descriptor, place.path, direct=direct))
+            opened[place.descriptor] = len(files) - 1
+        counts[layer] = tensor.dims[2]
+        matrices.setdefault(layer, []).extend(_matrices(tensor, place, opened[place.descriptor]))
     return {layer: Layer(counts[layer], _runs(matrices[layer])) for layer in sorted(matrices)}
 
 
-def _matrices(pack: Pack, name: str, row: TensorIndexRowV1, number: Callable[[int, str], int]) -> list[Matrix]:
+def _matrices(tensor: Located, place: Place, file: int) -> list[Matrix]:
     """The matrices of a tensor: itself, or the halves of a fused one, gate rows first."""
-    place = pack.place(name)
-    file = number(place.descriptor, place.path)
-    ne0, ne1 = row.dims[:2]
-    if row.role != ExpertRole.GATE_UP:
-        return [Matrix(name, row.role, row.ggml_type, (ne0, ne1), file, place.offset, place.length, place.stride)]
-    half = place.length // 2
+    ne0, ne1 = tensor.dims[:2]
+    parts = (ExpertRole.GATE, ExpertRole.UP) if tensor.role == ExpertRole.GATE_UP else (tensor.role,)
+    length = place.length // len(parts)
     return [
-        Matrix(name, role, row.ggml_type, (ne0, ne1 // 2), file, place.offset + part * half, half, place.stride)
-        for part, role in enumerate((ExpertRole.GATE, ExpertRole.UP))
-    ]
+        Matrix(
+            tensor.name, role, tensor.ggml_type, (ne0, ne1 // len(parts)), file,
+            place.offset + part * length, length, place.stride,
+        )
+        for part, role in enumerate(parts)
+    ]  # fmt: skip
 
 
 def _runs(matrices: Sequence[Matrix]) -> tuple[Run, ...]:

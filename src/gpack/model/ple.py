@@ -23,6 +23,7 @@ from ..pack import open as open_pack
 from ..quants import dequantize
 from ..sections.homes import PLE
 from .direct import RangeFile
+from .located import Located
 from .row_cache import RowCache
 
 LOG = logging.getLogger("gpack")
@@ -167,9 +168,29 @@ class PleTable:
             raise MissingError(
                 "there is no table of per-layer embeddings", code="ple.missing", path=pack.container.path
             )
-        row, place = pack.info(PLE), pack.place(PLE)
+        row = pack.info(PLE)
+        table = Located(PLE, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place(PLE))
+        return cls.open_located(table, io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight)
+
+    @classmethod
+    def open_located(
+        cls,
+        table: Located,
+        *,
+        io: PleIo = PleIo.Direct,
+        cache_bytes: int = CACHE_BYTES,
+        reads_in_flight: int = READS_IN_FLIGHT,
+    ) -> Self:
+        """A table whose place in an open file is known; the arguments are those of `open_raw`.
+
+        Raises:
+            UsageError: `ple.shape`: it is no matrix that lies in a file.
+        """
+        if table.place is None or len(table.dims) != 2:
+            raise UsageError(f"{table.name} is no matrix that lies in a file", code="ple.shape")
+        ne0, ne1 = table.dims
         return cls(
-            place.descriptor, place.path, place.offset, ggml_type=row.ggml_type, ne0=row.dims[0], ne1=row.dims[1],
+            table.place.descriptor, table.place.path, table.place.offset, ggml_type=table.ggml_type, ne0=ne0, ne1=ne1,
             io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight,
         )  # fmt: skip
 
