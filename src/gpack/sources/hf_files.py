@@ -85,7 +85,9 @@ class HfFiles(Mapping[str, bytes]):
             # Configurations hold Infinity at times, which Python writes.
             return parse_object(data, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH, plain=False)
         except ValueError as error:
-            raise FormatError(f"it is no JSON object of its kind: {error}", code=code, path=self.folder / name) from error
+            raise FormatError(
+                f"it is no JSON object of its kind: {error}", code=code, path=self.folder / name
+            ) from error
 
     def text(self, name: str, *, code: str = "hf.tokenizer") -> str | None:
         """A file as text; None where there is no such file.
