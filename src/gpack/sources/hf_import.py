@@ -7,6 +7,7 @@ is taken as it is, under its own names. Configuration is read as data; code that
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,4 @@ def _file_type(recipes: Iterable[Recipe]) -> int:
 
 def _key_part(name: str) -> str:
     """A name that can begin metadata keys."""
-    return (
-        "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in name)[:64] or "unknown"
-    )
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"

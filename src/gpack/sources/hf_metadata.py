@@ -133,7 +133,7 @@ def _add_rope_scaling(metadata: MetadataBuilder, architecture: str, config: HfCo
     metadata.text(f"{prefix}.type", str(kind))
     metadata.f32(f"{prefix}.factor", factor)
     if kind == "yarn":
-        original = config.rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
+        original: Any = config.rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
         if not _is_small(original):
             raise config.fault("rope_parameters.original_max_position_embeddings", f"it is {shorten(original)}")
         metadata.u32(f"{prefix}.original_context_length", original)
@@ -214,7 +214,7 @@ def head_size(config: HfConfig) -> int:
 
 
 def size_label(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> str:
-    """The size of a model in a word, from names and dims (the contiguous axis first), as the `gguf` package writes it."""
+    """The size of a model in a word, from names and dims (contiguous axis first), as the `gguf` package writes it."""
     from gguf.utility import size_label as label
 
     total = shared = expert = counted = kinds = 0

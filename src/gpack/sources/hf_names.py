@@ -1,4 +1,4 @@
-"""Which tensors of a Hugging Face model belong to the text model, which to towers beside it, and which are no weights."""
+"""Which tensors of a Hugging Face model are the text model's, which towers beside it, and which are no weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _BUFFERS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
 # Towers of models whose architecture is not known; of a known one, all that is not the text model's is a tower.
 _TOWERS = (
     "visual", "vision_tower", "vision_model", "vision_encoder", "vision_embed_tokens", "vit", "multi_modal_projector",
-    "mm_projector", "embed_vision", "audio_tower", "audio_encoder", "audio_model", "embed_audio", "speech_encoder", "mtp",
+    "mm_projector", "embed_vision", "audio_tower", "audio_encoder", "audio_model", "embed_audio",
+    "speech_encoder", "mtp",
 )  # fmt: skip
 MTP = "mtp"
 

@@ -18,7 +18,7 @@ def neighbouring_pairs(rows: int, heads: int) -> Order:
 
 @dataclass(frozen=True)
 class ValueHeads:
-    """Value heads of a gated delta net: the file has those of a key head together, GGUF the first of each, then the next.
+    """Value heads of a gated delta net: files have those of a key head together, GGUF the first of each, then the next.
 
     Attributes:
         key_heads, value_heads: Their numbers.

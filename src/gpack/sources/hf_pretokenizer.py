@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_HEAD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?"
+_TAIL = r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # The regular expression of a `Split` to the name of the rule.
 _SPLITS = {
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}": "llama-bpe",
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}": "qwen2",
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}": (
-        "qwen35"
-    ),
+    _HEAD + r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+" + _TAIL: "llama-bpe",
+    _HEAD + r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+" + _TAIL: "qwen2",
+    _HEAD + r"[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+" + _TAIL: "qwen35",
 }
 _MAX_STEPS = 100
 
@@ -55,7 +53,7 @@ def add_prefix_space(tokenizer: Mapping[str, Any]) -> bool:
         return True
     for step in _steps(tokenizer.get("pre_tokenizer"), "pretokenizers"):
         if step.get("type") == "Metaspace":
-            return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never") != "never"
+            return bool(step.get("add_prefix_space", True)) and step.get("prepend_scheme") != "never"
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -94,7 +95,7 @@ def read_rows(source: Range, order: Order, row_bytes: int) -> NDArray[np.uint8]:
         return span.reshape(-1, row_bytes)[order - low]
     made = np.empty((len(order), row_bytes), np.uint8)
     starts = [0, *(np.flatnonzero(np.diff(order) != 1) + 1).tolist(), len(order)]
-    for start, end in zip(starts[:-1], starts[1:], strict=True):
+    for start, end in pairwise(starts):
         part = read_part(source, int(order[start]) * row_bytes, (end - start) * row_bytes)
         made[start:end] = np.frombuffer(part, np.uint8).reshape(-1, row_bytes)
     return made

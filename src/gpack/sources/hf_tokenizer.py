@@ -26,7 +26,7 @@ from .metadata_build import MetadataBuilder
 # GGUF's types of tokens.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MAX_TOKENS = 1 << 24
-_SPECIAL_LOOKS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+_SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
 _SPECIAL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 

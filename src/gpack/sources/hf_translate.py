@@ -6,14 +6,13 @@ Names come from the `gguf` package's maps; what happens to rows, columns and val
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..container.pieces import Copy
+from ..container.pieces import Copy, Piece
 from ..errors import FormatError
 from ..generated.constants import GgmlType
 from .hf_architectures import Architecture
@@ -25,6 +24,7 @@ from .hf_recipe import Order, Recipe, minus_exp, plus_one
 from .safetensors import StoredTensor
 
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)")
+_ROTATED = re.compile(r".+\.self_attn\.([qk])_proj\.(?:weight|bias)")
 _NORM = re.compile(r"(?:.*\.|)[a-z_]*norm[a-z_]*\.weight")
 _GATED_NORM = "linear_attn.norm.weight"
 _FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.BF16, GgmlType.F16)
@@ -94,9 +94,7 @@ class Translator:
         recipe = Recipe(
             name, tensor.ggml_type, tuple(reversed(tensor.shape)), (tensor.data,), tensor.ggml_type, (tensor,)
         )
-        if self.architecture.permutes_rope and (
-            match := re.search(r"\.self_attn\.([qk])_proj\.(?:weight|bias)$", name)
-        ):
+        if self.architecture.permutes_rope and (match := _ROTATED.fullmatch(name)):
             return self._permuted(recipe, tensor, match[1])
         if self.architecture.adds_one_to_norms and _NORM.fullmatch(name) and not name.endswith(_GATED_NORM):
             return _computed(recipe, plus_one, "1 added")
@@ -114,7 +112,7 @@ class Translator:
         return _reordered(recipe, neighbouring_pairs(rows, heads), "rows reordered for neighbouring pairs")
 
     def _linear(self, recipe: Recipe, tensor: StoredTensor, name: str, heads: ValueHeads) -> Recipe:
-        """Gated delta nets: value heads in another order, the decay computed, the convolution without its middle axis."""
+        """Gated delta nets: value heads in another order, the decay computed, the convolution without a middle axis."""
         values, small = heads.value_heads * heads.value_size, heads.value_heads
         first = tensor.shape[0] if tensor.shape else 0
         expected = {
@@ -190,7 +188,7 @@ class InMemory:
         self.data = data
         self.length = len(data)
 
-    def part(self, offset: int, length: int) -> Iterable[Any]:
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
         """One piece."""
         yield self.data[offset : offset + length]
 
@@ -227,8 +225,3 @@ def copy_of(tensor: StoredTensor) -> Recipe:
     """The tensor as it is, under its own name."""
     copy: Copy = tensor.data
     return Recipe(tensor.name, tensor.ggml_type, tuple(reversed(tensor.shape)), (copy,), tensor.ggml_type, (tensor,))
-
-
-def element_count(recipe: Recipe) -> int:
-    """Number of elements."""
-    return prod(recipe.dims)

@@ -86,7 +86,7 @@ class SafetensorsSet:
             return self._resolve(folder / found[0])
         others = sorted({entry.suffix for entry in folder.iterdir()} & {".bin", ".pt", ".pth", ".gguf"})
         raise FormatError(
-            f"the folder has no {SINGLE} and no {INDEX}, but {_names(found) if found else 'no safetensors file at all'}",
+            f"the folder has no {SINGLE} and no {INDEX}; of safetensors files it has {_names(found) or 'none'}",
             code="convert.source", path=folder,
             hint="give the file that is meant" if found or ".gguf" in others
             else "files of pickled tensors are not read: they are programs" if others else None,
