@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Command to its module and what it does, in the order of `--help`.
 COMMANDS = {
-    "convert": "convert a GGUF model, one file or split, into a pack",
+    "convert": "convert a model, a GGUF or safetensors, into a pack",
     "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
     "inspect": "show what a pack or a GGUF holds",
     "pack-experts": "turn a pack with external experts into one with everything inside",

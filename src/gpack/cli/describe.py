@@ -18,6 +18,7 @@ from ..sections.restore import restore_value
 from ..sections.table import Table
 from ..sections.values import Value
 from ..sources.gguf import GgufSource
+from ..sources.hf_import import EXTENSION
 
 # Header and row records of the sections that are tables.
 TABLES: dict[int, tuple[Any, Any]] = {
@@ -54,6 +55,8 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -
             "types": _by_type((row.ggml_type, math.prod(row.dims), row.byte_size) for _, row in rows),
         }
         told |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
+        if EXTENSION in manifest.get("extensions", {}):
+            told[EXTENSION] = manifest["extensions"][EXTENSION]
         if tensors:
             told["tensors"] = [_tensor_row(name, row) for name, row in rows]
         if metadata:

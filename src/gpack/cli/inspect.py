@@ -11,6 +11,7 @@ from ..container.structure import open_file, read_at
 from ..generated.gguf.constants import GGUF_MAGIC
 from . import units
 from .describe import describe_gguf, describe_pack, describe_section
+from .imported import import_lines
 from .table import printable, render
 
 DESCRIPTION = """\
@@ -71,6 +72,8 @@ def _blocks(told: dict[str, Any]) -> list[str]:
         rows = [(t["type"], t["tensors"], units.count(t["parameters"]), units.size(t["bytes"])) for t in told["types"]]
         blocks.append(render(rows, ["type", "tensors", "parameters", "size"], "lrrr"))
     blocks += [_pairs(part, told[part]) for part in ("experts", "tokenizer", "mtp") if told.get(part)]
+    if lines := list(import_lines(told.get("import"))):
+        blocks.append("\n".join(lines))
     if "tensors" in told:
         columns = ["name", "type", "shape", "bytes", "place", "offset"]
         rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in told["tensors"]]

@@ -14,6 +14,7 @@ from ..container.atomic import free_space
 from ..container.writer import BuildResult
 from ..errors import FormatError, PathError, UsageError
 from ..generated.constants import SECTION_NAMES, GgmlType
+from ..sources.hf_import import EXTENSION
 from ..sources.model import ModelSource
 from .external import ExternalFiles
 from .plan import Plan
@@ -100,6 +101,8 @@ def describe(conversion: Conversion) -> dict[str, Any]:
     }
     if "experts" in plan.manifest:
         described["experts"] = plan.manifest["experts"]
+    if told := plan.source.extensions.get(EXTENSION):
+        described[EXTENSION] = told
     if result is None:
         described["free_bytes"] = free_space(output) if output.parent.is_dir() else 0
         described["replaces_bytes"] = output.stat().st_size if output.is_file() else 0
