@@ -80,6 +80,8 @@ CODES = {
     "hf.tokenizer": "the tokenizer files are damaged or contradict one another",
     "quantize.type": "the tensors cannot be stored as that type",
     "quantize.library": "the type needs an extra that is not installed",
+    "packdir.table": "a table of a pack directory contradicts itself, its files or the GGUF",
+    "mtp.layers": "the draft layers do not continue the layers of the model",
     "convert.source": "the source is of no kind that can be converted",
     "convert.source_changed": "the source changed while it was being read",
     "convert.same_file": "the output is one of the inputs",

@@ -134,7 +134,7 @@ class Pack:
         return self.tensors.row(index)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor as a read-only array over the mapped file.
+        """The tensor as a read-only array over the mapped file; code planes of a pack directory as their bytes.
 
         Raises:
             MissingError: There is no tensor of that name.
@@ -149,6 +149,8 @@ class Pack:
         mapped = self.container.mapping() if place.shard is None else place.shard.mapping()
         data = memoryview(mapped)[place.offset : place.offset + place.span]
         stride = place.stride if row.role != ExpertRole.NONE else None
+        if row.flags & TensorFlags.CODE_PLANES:
+            return Tensor.bytes_of(data, name=name)
         try:
             return Tensor.over(data, name=name, ggml_type=row.ggml_type, dims=row.dims[: row.n_dims], stride=stride)
         except ValueError as error:  # extents beyond numpy's, which only an empty tensor can have

@@ -29,6 +29,9 @@ their own names, unless --text-only leaves them out.
 --quantize TYPE turns matrices and experts whose rows are whole blocks; norms, biases, vectors, the router and other
 small tensors keep their values. Q4_K and Q6_K need the extra: pip install 'gpack[quantize]'.
 
+--pack-dir DIR: a GGUF's dense tensors are stored as the text-indexed pack there says, and its tokenizer files are kept.
+--mtp-dir DIR: draft layers come from there. What contradicts the GGUF is refused with file, line and column.
+
 With --external-experts the routed experts stay in the GGUF's files, which must then lie beside the pack, or in the
 folder that --expert-dir names, whenever it is used. Their bytes are not read: the size of the experts costs no time.
 `guild pack-experts` makes a pack with everything inside of it later."""
@@ -39,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="a .gguf file or shard; a folder, file, shard or index of safetensors")
     parser.add_argument("-o", "--output", required=True, help="the .gpack file to write; an existing one is replaced")
     parser.add_argument("--name", help="name of the model (default: general.name, else the architecture)")
+    parser.add_argument(
+        "--pack-dir", metavar="DIR", help="pack directory of a GGUF: index.txt, dense.bin, experts, tokenizer files"
+    )
+    parser.add_argument(
+        "--mtp-dir", metavar="DIR", help="draft layers of a GGUF: a directory with dense.txt, or an mtp-*.gguf"
+    )
     parser.add_argument(
         "--external-experts", action="store_true", help="leave the routed experts in the GGUF's files, unread"
     )
@@ -75,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
             name=args.name,
             quantize=args.quantize,
             text_only=args.text_only,
+            pack_dir=args.pack_dir,
+            mtp_dir=args.mtp_dir,
             external_experts=args.external_experts,
             hash_shards=args.hash_shards,
             report=target,

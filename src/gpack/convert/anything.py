@@ -11,12 +11,14 @@ from ..container.structure import open_file, read_at
 from ..errors import FormatError, UsageError
 from ..generated.gguf.constants import GGUF_MAGIC
 from ..quants.encode import TYPES
+from ..sources.composite import CompositeSource, columns_of
 from ..sources.gguf import GgufSource
 from ..sources.hf_import import HfSource
 from ..sources.model import ModelSource
+from ..sources.open import open_gguf
 from ..sources.safetensors_set import INDEX_SUFFIX, SUFFIX
 from .conversion import Conversion, convert_model
-from .external import ExternalFiles
+from .external import external_files
 from .quantize import QuantizedSource
 
 GGUF, SAFETENSORS = "gguf", "safetensors"
@@ -29,6 +31,8 @@ def convert(
     name: str | None = None,
     quantize: str | None = None,
     text_only: bool = False,
+    pack_dir: str | os.PathLike[str] | None = None,
+    mtp_dir: str | os.PathLike[str] | None = None,
     external_experts: bool = False,
     hash_shards: bool = False,
     report: str | os.PathLike[str] | None = None,
@@ -44,18 +48,31 @@ def convert(
         name: Name of the model; of safetensors also its `general.name`.
         quantize: Name of a type, one of `gpack.quants.encode.TYPES`, that matrices are turned into.
         text_only: Of safetensors, leave out towers that the text model does not need.
-        external_experts, hash_shards: Of a GGUF, as in `convert_gguf`.
+        pack_dir, mtp_dir, external_experts, hash_shards: Of a GGUF, as in `convert_gguf`.
         report: A file that is written later and must be none of the source's.
     """
     started = time.perf_counter()
     kind = kind_of(source)
-    _check_options(kind, quantize, text_only=text_only, external_experts=external_experts)
-    with _open(kind, source, name, text_only=text_only) as opened:
-        external = ExternalFiles(opened, hash_shards) if isinstance(opened, GgufSource) and external_experts else None
+    beside = pack_dir is not None or mtp_dir is not None
+    _check_options(kind, quantize, text_only=text_only, external_experts=external_experts, beside=beside)
+    opened: GgufSource | CompositeSource | HfSource
+    if kind == GGUF:
+        opened = open_gguf(source, pack_dir=pack_dir, mtp_dir=mtp_dir, external_experts=external_experts)
+    else:
+        opened = HfSource.open(source, name=name, text_only=text_only)
+    with opened:
+        external = external_files(opened, hash_shards=hash_shards) if external_experts else None
         model = QuantizedSource(opened, TYPES[quantize]) if quantize else opened
         _check_report(model, report)
         return convert_model(
-            model, output, name=name, external=external, dry_run=dry_run, progress=progress, started=started
+            model,
+            output,
+            name=name,
+            external=external,
+            dense_columns=columns_of(opened),
+            dry_run=dry_run,
+            progress=progress,
+            started=started,
         )
 
 
@@ -83,17 +100,17 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     )  # fmt: skip
 
 
-def _open(kind: str, source: str | os.PathLike[str], name: str | None, *, text_only: bool) -> GgufSource | HfSource:
-    return GgufSource.open(source) if kind == GGUF else HfSource.open(source, name=name, text_only=text_only)
-
-
-def _check_options(kind: str, quantize: str | None, *, text_only: bool, external_experts: bool) -> None:
+def _check_options(kind: str, quantize: str | None, *, text_only: bool, external_experts: bool, beside: bool) -> None:
     if quantize is not None and quantize not in TYPES:
         raise UsageError(f"there is no type {quantize!r} to quantise to, only {', '.join(TYPES)}", code="usage")
     if text_only and kind != SAFETENSORS:
         raise UsageError("--text-only is for safetensors: a GGUF has no towers", code="usage")
     if external_experts and kind != GGUF:
         raise UsageError("--external-experts needs a GGUF: experts of safetensors are no stacks", code="usage")
+    if beside and kind != GGUF:
+        raise UsageError("a pack directory and draft layers of other files go with a GGUF", code="usage")
+    if beside and quantize:
+        raise UsageError("what a pack directory or an MTP directory holds cannot be quantised", code="usage")
     if external_experts and quantize:
         raise UsageError("experts that stay outside cannot be quantised", code="usage")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ from ..container.atomic import free_space
 from ..container.writer import BuildResult
 from ..errors import FormatError, PathError, UsageError
 from ..generated.constants import SECTION_NAMES, GgmlType
+from ..sections.dense import DenseColumns
 from ..sources.hf_import import EXTENSION
 from ..sources.model import ModelSource
 from .external import ExternalFiles
@@ -41,6 +42,7 @@ def convert_model(
     *,
     name: str | None = None,
     external: ExternalFiles | None = None,
+    dense_columns: Mapping[str, DenseColumns] | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
     started: float | None = None,
@@ -50,6 +52,7 @@ def convert_model(
     Args:
         name: Name of the model; default `general.name`, else the architecture.
         external: The files in which routed experts stay; None embeds them.
+        dense_columns: What a pack directory says of dense tensors, by name.
         dry_run: Plan only; nothing is written.
         progress: Called with (bytes written since the last call, bytes in all).
         started: When the work began, by `time.perf_counter`.
@@ -62,7 +65,7 @@ def convert_model(
     started = time.perf_counter() if started is None else started
     _refuse_overwriting(model, Path(output))
     identity = _identity(model)
-    plan = Plan(model, name=name, external=external)
+    plan = Plan(model, name=name, external=external, dense_columns=dense_columns)
     planned = time.perf_counter()
     seconds = {"plan": planned - started}
     if dry_run:

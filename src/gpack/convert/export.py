@@ -11,7 +11,7 @@ from ..container.atomic import AtomicFile
 from ..container.pieces import Copy, Piece, Zeros, gather_chunks
 from ..container.streaming import CHUNK
 from ..errors import UnsupportedError, UsageError
-from ..generated.constants import FOREIGN_TYPES, GgmlType
+from ..generated.constants import FOREIGN_TYPES, GgmlType, TensorFlags
 from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_DIMS
 from ..generated.structs import TensorIndexRowV1
 from ..pack import Pack, Place
@@ -83,6 +83,10 @@ def _header(pack: Pack, names: list[str], rows: list[TensorIndexRowV1]) -> tuple
 
 
 def _check_exportable(pack: Pack, name: str, row: TensorIndexRowV1) -> None:
+    if row.flags & TensorFlags.CODE_PLANES:
+        raise UnsupportedError(
+            "GGUF has no code planes", code="export.incomplete", path=pack.container.path, field=name
+        )
     if row.ggml_type >= FOREIGN_TYPES or row.n_dims > GGUF_MAX_DIMS:
         raise UnsupportedError(
             f"GGUF has no {GgmlType.NAMES.get(row.ggml_type, row.ggml_type)} tensors of rank {row.n_dims}",

@@ -11,6 +11,7 @@ from ..container.reader import hash_range
 from ..errors import FormatError, UsageError
 from ..sections.assets import is_file_name
 from ..sections.experts import ExpertLayer, ExpertMatrix, ExpertShard, build_external_layout
+from ..sources.composite import CompositeSource
 from ..sources.gguf import GgufSource
 
 
@@ -71,6 +72,18 @@ class ExternalFiles:
         full = hash_range(descriptor, 0, file.size, shard.path) if self.hash_files else None
         self._numbers[copy.descriptor] = len(self.shards)
         self.shards.append(ExpertShard(name, file.size, shard.header_size, digest, full))
+
+
+def external_files(source: object, *, hash_shards: bool) -> ExternalFiles:
+    """The files of a source in which experts can stay: those of its GGUF.
+
+    Raises:
+        UsageError: There is no GGUF.
+    """
+    base = source.base if isinstance(source, CompositeSource) else source
+    if not isinstance(base, GgufSource):
+        raise UsageError("only the experts of a GGUF can stay outside", code="convert.external")
+    return ExternalFiles(base, hash_shards)
 
 
 def _copy_of(matrix: ExpertMatrix) -> Copy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ from ..errors import FormatError
 from ..generated.constants import ExpertRole, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
-from ..sections.dense import DenseTensor, build_dense
+from ..sections.dense import DenseColumns, DenseTensor, build_dense
 from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout, expert_summary
 from ..sections.homes import ARCHITECTURE, EMBEDDING, HEAD, ROLE_SETS, Home, Shape, assign_homes, draft_start, is_count
 from ..sections.metadata import build_metadata
@@ -53,17 +53,26 @@ class Plan:
         name: Name of the model.
     """
 
-    def __init__(self, source: ModelSource, *, name: str | None = None, external: ExternalFiles | None = None) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        name: str | None = None,
+        external: ExternalFiles | None = None,
+        dense_columns: Mapping[str, DenseColumns] | None = None,
+    ) -> None:
         """Plans the conversion; nothing of the tensors is read, unless external shards are to be hashed whole.
 
         Args:
             external: The files in which routed experts stay; None embeds them.
+            dense_columns: What a pack directory says of dense tensors, by name.
 
         Raises:
             FormatError: The metadata cannot be stored.
         """
         self.source = source
         self.external = external
+        self.dense_columns = dense_columns or {}
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
         self.name = name or _text(source, "general.name") or self.architecture
         self.draft_from = draft_start(source.get)
@@ -166,10 +175,13 @@ class Plan:
     def _add_dense(self, packed: Sequence[ModelTensor], native: Sequence[ModelTensor]) -> None:
         """The dense index lists the native matrices too, so it is there as soon as there is any dense tensor."""
         tensors = [
-            DenseTensor(tensor.name, tensor.ggml_type, tensor.dims, self.source.range_of(tensor), is_native)
+            DenseTensor(
+                tensor.name, tensor.ggml_type, tensor.dims, self.source.range_of(tensor), is_native,
+                self.dense_columns.get(tensor.name),
+            )
             for group, is_native in ((packed, False), (native, True))
             for tensor in group
-        ]
+        ]  # fmt: skip
         if not tensors:
             return
         made = build_dense(tensors)
@@ -179,7 +191,9 @@ class Plan:
             self.builder.add(SectionKind.NATIVE_DENSE_INDEX_BIN, made.native_index, len(native))
             self.builder.add(SectionKind.NATIVE_DENSE_BLOB, made.native_blob, len(native))
         for tensor in (*packed, *native):
-            self._place(tensor, made.offsets[tensor.name], made.rows[tensor.name])
+            columns = self.dense_columns.get(tensor.name)
+            flags = TensorFlags.CODE_PLANES if columns and columns.planes else 0
+            self._place(tensor, made.offsets[tensor.name], made.rows[tensor.name], flags)
 
     def _add_experts(self, tensors: Sequence[ModelTensor]) -> None:
         layers = self._expert_layers(tensors)

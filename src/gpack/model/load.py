@@ -128,7 +128,8 @@ class GuildModel:
     @classmethod
     def _from_gguf(cls, where: ModelPaths, path: Path, io: str, budget: int | None, ple_io: PleIo) -> Self:
         with ExitStack() as stack:
-            source = stack.enter_context(open_gguf(path, pack_dir=where.pack_dir, mtp_dir=where.mtp_dir))
+            source: ModelSource = open_gguf(path, pack_dir=where.pack_dir, mtp_dir=where.mtp_dir)
+            stack.enter_context(source)
             made = cls(path, None, SourceMetadata(source), stack)
             made._attach(locate_in_source(source), io, budget, ple_io)
             made._resources = stack.pop_all()

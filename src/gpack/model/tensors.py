@@ -74,6 +74,8 @@ class TensorMap(Mapping[str, Tensor]):
         else:
             data = self._bytes(found.place)
             stride = found.place.stride if found.role != ExpertRole.NONE else None
+        if found.code_planes:
+            return Tensor.bytes_of(data, name=name)
         return Tensor.over(data, name=name, ggml_type=found.ggml_type, dims=found.dims, stride=stride)
 
     def _bytes(self, place: Place) -> memoryview:

@@ -25,8 +25,7 @@ MAX_DEPTH = 8
 MAX_NAME_BYTES = 65535
 METADATA = "__metadata__"
 
-# The format's names of types that the schema calls otherwise; the others are equal.
-_OTHER_NAMES = {"F8_E4M3FN": "F8_E4M3"}
+# The format's names of types are the schema's.
 _NUMBERS = {name: number for number, name in GgmlType.NAMES.items() if GgmlType.BLOCK[number] == 1}
 
 
@@ -159,7 +158,7 @@ def check_name(name: str, file: SourceFile) -> None:
 
 
 def _type_number(name: Any) -> int | None:
-    return _NUMBERS.get(_OTHER_NAMES.get(name, name)) if isinstance(name, str) else None
+    return _NUMBERS.get(name) if isinstance(name, str) else None
 
 
 def _is_size(value: Any) -> bool:
