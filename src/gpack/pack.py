@@ -285,6 +285,31 @@ class Pack:
             self._tokenizer = TokenizerTable(self.section(SectionKind.TOKENIZER_BIN))
         return self._tokenizer
 
+    def assets(self) -> list[str]:
+        """Names of the raw tokenizer files."""
+        if self.container.find(SectionKind.TOKENIZER_ASSETS) is None:
+            return []
+        from .sections.assets import AssetTable
+
+        return list(AssetTable(self.section(SectionKind.TOKENIZER_ASSETS)).names())
+
+    def asset(self, name: str) -> memoryview:
+        """The bytes of a raw tokenizer file.
+
+        Raises:
+            MissingError: The pack has no such file.
+            FormatError: The archive is damaged.
+        """
+        names = self.assets()
+        if name not in names:
+            raise errors.MissingError(
+                f"there is no tokenizer file {name!r}", code="pack.no_asset", path=self.container.path,
+                hint=f"there are {', '.join(names)}" if names else "the pack has none",
+            )  # fmt: skip
+        from .sections.assets import AssetTable
+
+        return AssetTable(self.section(SectionKind.TOKENIZER_ASSETS)).read(name)
+
     def section(self, name: int | str) -> memoryview:
         """A section's bytes, by name or kind, as a view of the mapped file.
 

@@ -13,7 +13,6 @@ from ..generated import constants as c
 from ..generated import structs
 from ..pack import Pack
 from ..pack import open as open_pack
-from ..sections.assets import AssetTable
 from ..sections.restore import restore_value
 from ..sections.table import Table
 from ..sections.values import Value
@@ -57,6 +56,7 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -
         told |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
         if EXTENSION in manifest.get("extensions", {}):
             told[EXTENSION] = manifest["extensions"][EXTENSION]
+        told["assets"] = [{"name": name, "bytes": len(pack.asset(name))} for name in pack.assets()]
         if tensors:
             told["tensors"] = [_tensor_row(name, row) for name, row in rows]
         if metadata:
@@ -141,8 +141,7 @@ def _table(pack: Pack, entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
     )
     told: dict[str, Any] = {"header": _record(table.header), "rows": [_table_row(table, row) for row in table]}
     if entry.kind == c.SectionKind.TOKENIZER_ASSETS:
-        assets = AssetTable(pack.container.view(entry.kind))
-        told["rows"] = [{"name": asset, "bytes": len(assets.read(asset))} for asset in assets.names()]
+        told["rows"] = [{"name": asset, "bytes": len(pack.asset(asset))} for asset in pack.assets()]
     return told
 
 
@@ -197,7 +196,7 @@ def _tensor_row(name: str, row: structs.TensorIndexRowV1) -> dict[str, Any]:
         "type": _type_name(row.ggml_type),
         "dims": list(row.dims[: row.n_dims]),
         "bytes": row.byte_size,
-        "place": c.SECTION_NAMES.get(row.home, str(row.home)),
+        "place": "shard" if row.flags & c.TensorFlags.EXTERNAL else c.SECTION_NAMES.get(row.home, str(row.home)),
         "offset": row.offset,
     }
 

@@ -251,7 +251,9 @@ class FileExpertSource:
                     break
             other.wait()  # another thread reads it
             if not self._fits(layer):
-                # It will not be kept, so there is nothing to wait for.
+                # It is not kept, so there is nothing more to wait for.
+                with self._lock:
+                    self.counts.misses += 1
                 return self._read(layer, key[1])[0]
         try:
             made, size = self._read(layer, key[1])
@@ -300,7 +302,8 @@ class FileExpertSource:
         """A buffer; page-aligned, and spread over the nodes, where that is wanted."""
         if not aligned and not self._interleave.active:
             return memoryview(bytearray(length))
-        buffer = mmap.mmap(-1, pages_behind(max(length, 1)))
+        # Private maps of one policy merge into one; their number is limited.
+        buffer = mmap.mmap(-1, pages_behind(max(length, 1)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if self._interleave.active:
             # Before the first touch: that is when a page gets its node.
             anchor = ctypes.c_char.from_buffer(buffer)

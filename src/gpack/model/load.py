@@ -16,7 +16,7 @@ from ..pack import open as open_pack
 from ..sections.homes import PLE
 from ..sources.model import ModelSource
 from ..sources.open import open_gguf
-from .experts import FileExpertSource
+from .experts import IO_MODES, FileExpertSource
 from .located import Located, locate_in_pack, locate_in_source, routed
 from .ple import PleIo, PleTable
 from .tensors import TensorMap
@@ -96,6 +96,8 @@ class GuildModel:
             GpackError: What is wrong with the pack, where there is no GGUF to fall back to; else with the GGUF.
             UsageError: Neither is configured.
         """
+        if io not in IO_MODES:
+            raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
         where = paths if isinstance(paths, ModelPaths) else ModelPaths(gpack_path=paths)
         if where.gpack_path is None:
             if where.primary_model_path is None:
