@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := .demo
-SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml
+SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
 .PHONY: help demo test codegen codegen-check lint types format bench ci clean
 .DEFAULT_GOAL := help

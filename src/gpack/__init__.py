@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .container.reader import Container
     from .container.writer import GPackBuilder
+    from .convert.anything import convert
     from .convert.export import export_gguf
     from .convert.gguf import convert_gguf
     from .errors import GpackError
@@ -26,7 +27,18 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 __version__ = "1.0.0.dev0"
-__all__ = ["Container", "GPackBuilder", "GpackError", "Pack", "Tensor", "convert_gguf", "export_gguf", "open", "verify"]
+__all__ = [
+    "Container",
+    "GPackBuilder",
+    "GpackError",
+    "Pack",
+    "Tensor",
+    "convert",
+    "convert_gguf",
+    "export_gguf",
+    "open",
+    "verify",
+]
 
 _HOMES = {
     "Container": "container.reader",
@@ -34,6 +46,7 @@ _HOMES = {
     "GpackError": "errors",
     "Pack": "pack",
     "Tensor": "tensor",
+    "convert": "convert.anything",
     "convert_gguf": "convert.gguf",
     "export_gguf": "convert.export",
     "open": "pack",

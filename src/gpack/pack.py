@@ -5,9 +5,11 @@ Opening needs the lighter half of the standard library; numpy is imported when t
 
 from __future__ import annotations
 
+import os
+
 from . import errors
 from .container.reader import Container
-from .generated.constants import ExpertRole, SectionKind, TensorFlags
+from .generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
 from .generated.structs import (
     ExpertLayoutHeaderV1,
     ExpertLayoutRowV1,
@@ -19,40 +21,77 @@ from .generated.structs import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
     from typing import Any
 
     from .sections.metadata import MetadataTable
+    from .sections.shards import ShardFile, ShardFolder
     from .sections.table import Table
     from .sections.tokenizer import TokenizerTable
     from .tensor import Tensor
 
 
-def open(path: str | os.PathLike[str], *, verify_all_hashes: bool = False) -> Pack:  # noqa: A001 - gpack.open
+def open(  # noqa: A001 - gpack.open
+    path: str | os.PathLike[str],
+    *,
+    verify_all_hashes: bool = False,
+    expert_dir: str | os.PathLike[str] | None = None,
+) -> Pack:
     """Opens a pack.
 
     The quick open takes well under a millisecond: it checks the fixed records and the manifest's SHA-256. With
     `verify_all_hashes` every section's SHA-256 is checked too, which reads the whole file.
+
+    Args:
+        expert_dir: Folder of the shards of external experts; default the pack's own. They are opened, and checked
+            by size and header digest, when the first tensor of theirs is asked for.
 
     Raises:
         PathError: The file is missing or unreadable.
         UnsupportedError: The file needs a newer reader.
         FormatError: The first rule that the file breaks; the code is the rule's id.
     """
-    return Pack(Container.open(path, verify_all_hashes=verify_all_hashes))
+    return Pack(Container.open(path, verify_all_hashes=verify_all_hashes), expert_dir=expert_dir)
+
+
+class Place:
+    """Where a tensor's bytes are.
+
+    Attributes:
+        path, descriptor: The file: the pack, or a shard of external experts.
+        offset: First byte in that file.
+        runs, length, stride: So many runs of so many bytes, so far apart: one run, or one to an expert.
+    """
+
+    __slots__ = ("descriptor", "length", "offset", "path", "runs", "shard", "stride")
+
+    def __init__(
+        self, path: str, descriptor: int, offset: int, runs: int, length: int, stride: int, shard: ShardFile | None
+    ) -> None:
+        self.path, self.descriptor, self.offset = path, descriptor, offset
+        self.runs, self.length, self.stride = runs, length, stride
+        self.shard = shard
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first to the last."""
+        return (self.runs - 1) * self.stride + self.length
 
 
 class Pack:
     """An open pack: a mapping of tensor names to zero-copy arrays. Use it as a context manager, or call `close`.
+
+    Tensors of external experts are arrays over the mapped shard.
 
     Attributes:
         container: The file as sections of bytes.
         tensors: TensorIndexBin.
     """
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: Container, *, expert_dir: str | os.PathLike[str] | None = None) -> None:
         self.container = container
+        self._expert_dir = expert_dir
+        self._shards: ShardFolder | None = None
         self._tensors: Table[TensorIndexHeaderV1, TensorIndexRowV1] | None = None
         self._metadata: Metadata | None = None
         self._tokenizer: TokenizerTable | None = None
@@ -97,17 +136,23 @@ class Pack:
         return self.tensors.row(index)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor as a read-only array over the mapped file.
+        """The tensor as a read-only array over the mapped file; code planes of a pack directory as their bytes.
 
         Raises:
             MissingError: There is no tensor of that name.
-            UnsupportedError: Its bytes lie in an external shard.
-            BoundsError: The index points outside the tensor's section.
+            BoundsError: The index points outside the tensor's section or shard.
+            PathError, BoundsError, DigestError: Its shard is missing (`shard.missing`), of another size
+                (`shard.size`), or another file (`shard.header`).
         """
         from .tensor import Tensor
 
         row = self.info(name)
-        data, stride = self._bytes_of(name, row)
+        place = self.place(name)
+        mapped = self.container.mapping() if place.shard is None else place.shard.mapping()
+        data = memoryview(mapped)[place.offset : place.offset + place.span]
+        stride = place.stride if row.role != ExpertRole.NONE else None
+        if row.flags & TensorFlags.CODE_PLANES:
+            return Tensor.bytes_of(data, name=name)
         try:
             return Tensor.over(data, name=name, ggml_type=row.ggml_type, dims=row.dims[: row.n_dims], stride=stride)
         except ValueError as error:  # extents beyond numpy's, which only an empty tensor can have
@@ -115,50 +160,89 @@ class Pack:
                 f"{name}: {error}", code="tensor.dims", path=self.container.path, section="TensorIndexBin", field="dims"
             ) from error
 
-    def place(self, name: str) -> tuple[int, int, int, int]:
-        """Where a tensor's bytes are in the file: offset, number of runs, bytes of a run, distance between runs.
-
-        Ordinary tensors are one run; routed experts are one run to an expert.
+    def place(self, name: str) -> Place:
+        """Where a tensor's bytes are, in the pack or in a shard, which is then open and checked.
 
         Raises:
-            MissingError, UnsupportedError, BoundsError: As `[]`.
+            GpackError: As `[]`.
         """
         row = self.info(name)
         self._check_row(name, row)
-        entry = self.container.entry(row.home)
-        stride = self._stride(row)
+        layout = self._layout_row(row)
         # An empty tensor may claim any number of experts, so it is one run of nothing.
-        runs = row.dims[2] if stride is not None and row.byte_size else 1
+        runs = row.dims[2] if layout is not None and row.byte_size else 1
         length = row.byte_size // runs
-        stride = length if stride is None else stride
-        end = row.offset + (runs - 1) * stride + length
-        if end > entry.size or stride < length:
+        if row.flags & TensorFlags.EXTERNAL:
+            return self._external_place(name, row, layout, runs, length)
+        entry = self.container.entry(row.home)
+        stride = length if layout is None else int(layout.stride)
+        self._check_place(name, runs, length, stride, row.offset, entry.size)
+        return Place(
+            self.container.path, self.container.descriptor, entry.offset + row.offset, runs, length, stride, None
+        )
+
+    def _external_place(self, name: str, row: TensorIndexRowV1, layout: Any, runs: int, length: int) -> Place:
+        """The columns of a layer's matrix; of a fused one those of its gate, which the up half follows at once."""
+        first = "up" if row.role == ExpertRole.UP else "down" if row.role == ExpertRole.DOWN else "gate"
+        if (
+            layout is None
+            or not layout.flags & ExpertFlags.EXTERNAL
+            or row.offset != getattr(layout, f"{first}_offset")
+        ):
+            raise errors.FormatError(
+                f"{name}: the layout of its layer has another place", code="tensor.home_row",
+                path=self.container.path, section="TensorIndexBin", field="home_row",
+            )  # fmt: skip
+        shard = self.shards.file(getattr(layout, f"{first}_shard"))
+        stride = getattr(layout, f"{first}_stride")
+        self._check_place(name, runs, length, stride, row.offset, shard.row.file_size)
+        return Place(shard.path, shard.descriptor, row.offset, runs, length, stride, shard)
+
+    def _check_place(self, name: str, runs: int, length: int, stride: int, offset: int, size: int) -> None:
+        end = offset + (runs - 1) * stride + length
+        if end > size or stride < length:
             raise errors.BoundsError(
-                f"{runs} runs of {length} bytes, {stride} apart, end at byte {end} of a section of {entry.size}",
+                f"{runs} runs of {length} bytes, {stride} apart, end at byte {end} of {size}",
                 code="tensor.bounds", path=self.container.path, section="TensorIndexBin", field=name,
             )  # fmt: skip
-        return entry.offset + row.offset, runs, length, stride
 
-    def _bytes_of(self, name: str, row: TensorIndexRowV1) -> tuple[memoryview, int | None]:
-        offset, runs, length, stride = self.place(name)
-        data = memoryview(self.container.mapping())[offset : offset + (runs - 1) * stride + length]
-        return data, (stride if row.role != ExpertRole.NONE else None)
+    @property
+    def shards(self) -> ShardFolder:
+        """The shards of external experts; none where the experts are embedded.
+
+        Raises:
+            FormatError: The table of shards is broken, or a name in it is a path.
+        """
+        if self._shards is None:
+            from .sections.shards import ShardFolder, folder_of
+
+            folder = folder_of(self.container.path) if self._expert_dir is None else os.fspath(self._expert_dir)
+            self._shards = ShardFolder(self.expert_layout, folder)
+        return self._shards
+
+    @property
+    def expert_layout(self) -> Table[ExpertLayoutHeaderV1, ExpertLayoutRowV1]:
+        """ExpertLayoutBin.
+
+        Raises:
+            MissingError: The pack has no routed experts.
+        """
+        from .sections.table import Table
+
+        data = self.section(SectionKind.EXPERT_LAYOUT_BIN)
+        return Table(data, ExpertLayoutHeaderV1, ExpertLayoutRowV1, section="ExpertLayoutBin")
 
     def _check_row(self, name: str, row: TensorIndexRowV1) -> None:
         from .generated.rules import check_tensor_index_row_v1
 
         path = self.container.path
-        if row.flags & TensorFlags.EXTERNAL:
-            raise errors.UnsupportedError(
-                "the tensor's bytes lie in an external shard", code="pack.external_tensor", path=path, field=name
-            )
         for rule, field in check_tensor_index_row_v1(row):
             raise errors.FormatError(
                 f"{name}: {field} is {getattr(row, field)}", code=rule, path=path, section="TensorIndexBin", field=field
             )
 
-    def _stride(self, row: TensorIndexRowV1) -> int | None:
-        """Distance between the experts of a tensor of routed experts; None for others."""
+    def _layout_row(self, row: TensorIndexRowV1) -> Any:
+        """The row of a tensor of routed experts in the table that lays them out; None for other tensors."""
         if row.role == ExpertRole.NONE:
             return None
         if row.n_dims != 3:
@@ -168,19 +252,17 @@ class Pack:
             )  # fmt: skip
         from .sections.table import Table
 
-        if row.home == SectionKind.EXPERT_BLOBS:
-            layout: Any = Table(
-                self.section(SectionKind.EXPERT_LAYOUT_BIN), ExpertLayoutHeaderV1, ExpertLayoutRowV1,
-                section="ExpertLayoutBin",
-            )  # fmt: skip
-        else:
-            layout = Table(self.section(row.home), MtpHeaderV1, MtpRowV1, section="MtpBlob")
+        layout: Any = (
+            self.expert_layout
+            if row.home == SectionKind.EXPERT_BLOBS
+            else Table(self.section(row.home), MtpHeaderV1, MtpRowV1, section="MtpBlob")
+        )
         if row.home_row >= len(layout):
             raise errors.FormatError(
                 f"home_row is {row.home_row}, the table has {len(layout)} rows", code="tensor.home_row",
                 path=self.container.path, section="TensorIndexBin", field="home_row",
             )  # fmt: skip
-        return int(layout.row(row.home_row).stride)
+        return layout.row(row.home_row)
 
     # ------------------------------------------------------------ the rest
 
@@ -209,6 +291,31 @@ class Pack:
             self._tokenizer = TokenizerTable(self.section(SectionKind.TOKENIZER_BIN))
         return self._tokenizer
 
+    def assets(self) -> list[str]:
+        """Names of the raw tokenizer files."""
+        if self.container.find(SectionKind.TOKENIZER_ASSETS) is None:
+            return []
+        from .sections.assets import AssetTable
+
+        return list(AssetTable(self.section(SectionKind.TOKENIZER_ASSETS)).names())
+
+    def asset(self, name: str) -> memoryview:
+        """The bytes of a raw tokenizer file.
+
+        Raises:
+            MissingError: The pack has no such file.
+            FormatError: The archive is damaged.
+        """
+        names = self.assets()
+        if name not in names:
+            raise errors.MissingError(
+                f"there is no tokenizer file {name!r}", code="pack.no_asset", path=self.container.path,
+                hint=f"there are {', '.join(names)}" if names else "the pack has none",
+            )  # fmt: skip
+        from .sections.assets import AssetTable
+
+        return AssetTable(self.section(SectionKind.TOKENIZER_ASSETS)).read(name)
+
     def section(self, name: int | str) -> memoryview:
         """A section's bytes, by name or kind, as a view of the mapped file.
 
@@ -220,8 +327,10 @@ class Pack:
         return self.container.view(name)
 
     def close(self) -> None:
-        """Closes the file and unmaps it; arrays that are still alive keep the mapping until the last is gone."""
+        """Closes pack and shards and unmaps them; arrays that are still alive keep their mapping."""
         self._tensors = self._metadata = self._tokenizer = None
+        if self._shards is not None:
+            self._shards.close()
         self.container.close()
 
     def __enter__(self) -> Pack:

@@ -68,6 +68,13 @@ class Tensor(np.ndarray[Any, Any]):
         made.name, made.ggml_type, made.dims = name, ggml_type, dims
         return made
 
+    @classmethod
+    def bytes_of(cls, buffer: memoryview, *, name: str) -> Tensor:
+        """Stored bytes that are of no type: one uint8 axis, which cannot be dequantised."""
+        made = cls.over(buffer, name=name, ggml_type=GgmlType.U8, dims=(len(buffer),))
+        made.ggml_type = None
+        return made
+
     def __array_finalize__(self, source: Any) -> None:
         """Views keep name and type; `dims` are only those of the whole tensor."""
         self.name = getattr(source, "name", "")

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 # Command to its module and what it does, in the order of `--help`.
 COMMANDS = {
-    "convert": "convert a GGUF model, one file or split, into a pack",
+    "convert": "convert a model, a GGUF or safetensors, into a pack",
     "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
     "inspect": "show what a pack or a GGUF holds",
+    "pack-experts": "turn a pack with external experts into one with everything inside",
     "export": "write the GGUF that a pack was made from",
 }
 _EPILOG = """\
@@ -82,7 +83,7 @@ def _run(arguments: list[str]) -> int:
         def error(self, message: str) -> NoReturn:
             raise errors.UsageError(message, code="usage", hint=f"`{self.prog} --help` shows the arguments")
 
-    module = import_module(f".{command}", __name__)
+    module = import_module(f".{command.replace('-', '_')}", __name__)
     parser = Parser(
         prog=f"guild {command}",
         description=module.DESCRIPTION,
@@ -108,7 +109,7 @@ def _without_command(command: str) -> int:
         "",
         "GPACK: one verified, mmap-ready file for a language model. `gpack` is the same program.",
         "",
-        *(f"  {name:10}{text}" for name, text in COMMANDS.items()),
+        *(f"  {name:14}{text}" for name, text in COMMANDS.items()),
         "",
         "`guild COMMAND --help` tells more. " + _EPILOG,
     ]

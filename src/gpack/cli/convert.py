@@ -8,23 +8,58 @@ import os
 from typing import Any
 
 from .. import errors
-from ..container.structure import open_file, read_at
-from ..convert.gguf import Conversion, convert_gguf, describe, report
-from ..generated.gguf.constants import GGUF_MAGIC
+from ..convert.anything import convert
+from ..convert.conversion import Conversion, describe, report
+from ..quants.encode import TYPES
 from . import units
+from .imported import import_lines
 from .progress import Progress
 from .table import printable, render
 
 DESCRIPTION = """\
-Convert a GGUF model into one pack. Of a split model any shard will do. The output is written beside its destination,
-checked, and renamed into place: whatever happens, a partial pack never stands there."""
+Convert a model into one pack: a GGUF, or safetensors with the configuration and tokenizer files beside them. Of a split
+model any shard will do. The output is written beside its destination, checked, and renamed into place: whatever
+happens, a partial pack never stands there.
+
+safetensors: a folder, one file, any shard, or model.safetensors.index.json. llama, qwen2, qwen3, qwen3moe, qwen35 and
+qwen35moe get the names, shapes, values and metadata of a GGUF of the model. Any other architecture is packed as it is,
+and the pack says that it cannot be run. Code in the folder is never run. Vision and other towers are packed too, under
+their own names, unless --text-only leaves them out.
+
+--quantize TYPE turns matrices and experts whose rows are whole blocks; norms, biases, vectors, the router and other
+small tensors keep their values. Q4_K and Q6_K need the extra: pip install 'gpack[quantize]'.
+
+--pack-dir DIR: a GGUF's dense tensors are stored as the text-indexed pack there says, and its tokenizer files are kept.
+--mtp-dir DIR: draft layers come from there. What contradicts the GGUF is refused with file, line and column.
+
+With --external-experts the routed experts stay in the GGUF's files, which must then lie beside the pack, or in the
+folder that --expert-dir names, whenever it is used. Their bytes are not read: the size of the experts costs no time.
+`guild pack-experts` makes a pack with everything inside of it later."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    parser.add_argument("source", help="the .gguf file, or any shard of a split model")
+    parser.add_argument("source", help="a .gguf file or shard; a folder, file, shard or index of safetensors")
     parser.add_argument("-o", "--output", required=True, help="the .gpack file to write; an existing one is replaced")
     parser.add_argument("--name", help="name of the model (default: general.name, else the architecture)")
+    parser.add_argument(
+        "--pack-dir", metavar="DIR", help="pack directory of a GGUF: index.txt, dense.bin, experts, tokenizer files"
+    )
+    parser.add_argument(
+        "--mtp-dir", metavar="DIR", help="draft layers of a GGUF: a directory with dense.txt, or an mtp-*.gguf"
+    )
+    parser.add_argument(
+        "--external-experts", action="store_true", help="leave the routed experts in the GGUF's files, unread"
+    )
+    parser.add_argument(
+        "--hash-shards",
+        action="store_true",
+        help="with --external-experts: record a digest of every byte of those files (reads them)",
+    )
+    parser.add_argument(
+        "--quantize", metavar="TYPE", type=str.upper, choices=tuple(TYPES), help=f"store matrices as {', '.join(TYPES)}"
+    )
+    parser.add_argument("--text-only", action="store_true", help="leave out vision and other towers of safetensors")
     parser.add_argument("--dry-run", action="store_true", help="only show sections, size, free space and expected time")
     parser.add_argument(
         "--report",
@@ -38,11 +73,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts."""
-    check_source(args.source)
+    if args.hash_shards and not args.external_experts:
+        raise errors.UsageError("--hash-shards needs --external-experts", code="usage")
     target = f"{args.output}.report.json" if args.report == "" else args.report
     _check_report(target, args.source, args.output)
     with Progress("convert", enabled=False if args.json else None) as bar:
-        done = convert_gguf(args.source, args.output, name=args.name, dry_run=args.dry_run, progress=bar.update)
+        done = convert(
+            args.source,
+            args.output,
+            name=args.name,
+            quantize=args.quantize,
+            text_only=args.text_only,
+            pack_dir=args.pack_dir,
+            mtp_dir=args.mtp_dir,
+            external_experts=args.external_experts,
+            hash_shards=args.hash_shards,
+            report=target,
+            dry_run=args.dry_run,
+            progress=bar.update,
+        )
     if target is not None:
         write_json(target, report(done))
     if args.json:
@@ -50,24 +99,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(done, describe(done))
     return errors.EXIT_OK
-
-
-def check_source(path: str) -> None:
-    """Says what a source is that cannot be converted, before anything else does.
-
-    Raises:
-        FormatError: `convert.source`: it is no GGUF.
-        PathError: It is missing or unreadable.
-    """
-    descriptor, size = open_file(path)
-    with open(descriptor, "rb", buffering=0) as file:
-        magic = GGUF_MAGIC.to_bytes(4, "little")
-        start = read_at(file.fileno(), 0, min(size, len(magic)), path)
-    if start != magic:
-        raise errors.FormatError(
-            f"the file begins with {start!r}, a GGUF with {magic!r}", code="convert.source", path=path,
-            hint="give a .gguf file, or one shard of a split model",
-        )  # fmt: skip
 
 
 def _check_report(target: str | None, source: str, output: str) -> None:
@@ -108,6 +139,9 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
     parameters = units.count(model["parameter_count"])
     facts = f"{model['architecture']}, {parameters} parameters, {model['tensor_count']} tensors"
     print(f"\n{printable(model['name'])}: {printable(facts)}")
+    for line in import_lines(told.get("import")):
+        print(line)
+    _print_shards(done, told)
     if done.result is None:
         fits = "fits" if told["fits"] else "DOES NOT FIT"
         print(f"dry run: {units.size(told['size'])}, {fits} ({units.size(told['free_bytes'])} free", end="")
@@ -120,3 +154,17 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
         f" ({units.rate(told['size'], seconds['write'])}), {units.duration(seconds['sync'])} until it was on the disk"
     )
     print(f"manifest sha256 {told['manifest_sha256']}")
+
+
+def _print_shards(done: Conversion, told: dict[str, Any]) -> None:
+    """Where external experts stay, and what that asks of the user."""
+    shards = told.get("experts", {}).get("shards", [])
+    if not shards:
+        if done.plan.external is not None:
+            print("there are no routed experts: nothing stays outside of the pack")
+        return
+    names = ", ".join(shard["name"] for shard in shards)
+    print(printable(f"{units.size(told['experts']['bytes'])} of experts stay in {names}"))
+    folder = os.path.dirname(os.path.abspath(done.plan.source.files[0].path))
+    if not os.path.samefile(folder, os.path.dirname(os.path.abspath(done.output))):
+        print(printable(f"the pack lies elsewhere: use it with --expert-dir {folder}, or put those files beside it"))

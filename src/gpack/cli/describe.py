@@ -14,11 +14,11 @@ from ..generated import constants as c
 from ..generated import structs
 from ..pack import Pack
 from ..pack import open as open_pack
-from ..sections.assets import AssetTable
 from ..sections.restore import restore_value
 from ..sections.table import Table
 from ..sections.values import Value
 from ..sources.gguf import GgufSource
+from ..sources.hf_import import EXTENSION
 
 # Header and row records of the sections that are tables.
 TABLES: dict[int, tuple[Any, Any]] = {
@@ -55,6 +55,9 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -
             "types": _by_type((row.ggml_type, math.prod(row.dims), row.byte_size) for _, row in rows),
         }
         told |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
+        if EXTENSION in manifest.get("extensions", {}):
+            told[EXTENSION] = manifest["extensions"][EXTENSION]
+        told["assets"] = [{"name": name, "bytes": len(pack.asset(name))} for name in pack.assets()]
         if tensors:
             told["tensors"] = [_tensor_row(name, row) for name, row in rows]
         if metadata:
@@ -139,8 +142,7 @@ def _table(pack: Pack, entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
     )
     told: dict[str, Any] = {"header": _record(table.header), "rows": [_table_row(table, row) for row in table]}
     if entry.kind == c.SectionKind.TOKENIZER_ASSETS:
-        assets = AssetTable(pack.container.view(entry.kind))
-        told["rows"] = [{"name": asset, "bytes": len(assets.read(asset))} for asset in assets.names()]
+        told["rows"] = [{"name": asset, "bytes": len(pack.asset(asset))} for asset in pack.assets()]
     return told
 
 
@@ -195,7 +197,7 @@ def _tensor_row(name: str, row: structs.TensorIndexRowV1) -> dict[str, Any]:
         "type": _type_name(row.ggml_type),
         "dims": list(row.dims[: row.n_dims]),
         "bytes": row.byte_size,
-        "place": c.SECTION_NAMES.get(row.home, str(row.home)),
+        "place": "shard" if row.flags & c.TensorFlags.EXTERNAL else c.SECTION_NAMES.get(row.home, str(row.home)),
         "offset": row.offset,
     }
 

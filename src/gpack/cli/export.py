@@ -20,13 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file")
     parser.add_argument("-o", "--output", required=True, help="the .gguf file to write; an existing one is replaced")
+    parser.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exports."""
     with Progress("export", enabled=False if args.json else None) as bar:
-        done = export_gguf(args.file, args.output, progress=bar.update)
+        done = export_gguf(args.file, args.output, expert_dir=args.expert_dir, progress=bar.update)
     if args.json:
         result = {
             "ok": True,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from typing import Any
 
 from .. import errors
@@ -11,11 +13,13 @@ from ..container.structure import open_file, read_at
 from ..generated.gguf.constants import GGUF_MAGIC
 from . import units
 from .describe import describe_gguf, describe_pack, describe_section
+from .imported import import_lines
 from .table import printable, render
 
 DESCRIPTION = """\
 Show what a pack or a GGUF holds: the model, the sections with sizes, offsets and digests, tensors by type, experts and
-tokenizer. --tensors lists every tensor, --metadata every key, --section one section down to its rows."""
+tokenizer. --tensors lists every tensor, --metadata every key, --section one section down to its rows.
+--extract NAME gives a raw tokenizer file back, on standard output or in the file that -o names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensors", action="store_true", help="list every tensor: type, shape, size, place")
     parser.add_argument("--metadata", action="store_true", help="list every metadata key with its value")
     parser.add_argument("--section", metavar="NAME", help="show one section of a pack: header and rows")
+    parser.add_argument("--extract", metavar="NAME", help="write out a raw tokenizer file of a pack")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where --extract writes it (default: standard output)")
     parser.add_argument("--json", action="store_true", help="print everything asked for as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Inspects."""
+    if args.output and not args.extract:
+        raise errors.UsageError("-o is for --extract", code="usage")
+    if args.extract:
+        return _extract(args)
     if args.section:
         told = describe_section(args.file, args.section)
         print(json.dumps({"ok": True, **told}, indent=2) if args.json else _section_text(told))
@@ -39,6 +49,33 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, **told}, indent=2))
     else:
         print("\n\n".join(_blocks(told)))
+    return errors.EXIT_OK
+
+
+def _extract(args: argparse.Namespace) -> int:
+    """Writes an asset's bytes to a file, or to standard output."""
+    from ..pack import open as open_pack
+
+    if args.json and not args.output:
+        raise errors.UsageError("--json and the file would share standard output", code="usage", hint="add -o FILE")
+    with open_pack(args.file) as pack:
+        data = bytes(pack.asset(args.extract))
+    if not args.output:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return errors.EXIT_OK
+    if os.path.exists(args.output) and os.path.samefile(args.output, args.file):
+        raise errors.UsageError("the output is the pack itself", code="convert.same_file", path=args.output)
+    from ..container.atomic import AtomicFile
+
+    with AtomicFile(args.output, len(data)) as target:
+        target.write_at(data, 0)
+        target.sync()
+        target.commit()
+    if args.json:
+        print(json.dumps({"ok": True, "name": args.extract, "output": args.output, "size": len(data)}, indent=2))
+    else:
+        print(printable(f"{args.output}: {len(data)} bytes"))
     return errors.EXIT_OK
 
 
@@ -71,6 +108,17 @@ def _blocks(told: dict[str, Any]) -> list[str]:
         rows = [(t["type"], t["tensors"], units.count(t["parameters"]), units.size(t["bytes"])) for t in told["types"]]
         blocks.append(render(rows, ["type", "tensors", "parameters", "size"], "lrrr"))
     blocks += [_pairs(part, told[part]) for part in ("experts", "tokenizer", "mtp") if told.get(part)]
+    if lines := list(import_lines(told.get("import"))):
+        blocks.append("\n".join(lines))
+    if shards := (told.get("experts") or {}).get("shards"):
+        rows = [
+            (shard["name"], shard["size"], "every byte" if "sha256" in shard else "header", shard["header_sha256"])
+            for shard in shards
+        ]
+        blocks.append(render(rows, ["shard", "bytes", "digest of", "sha256 of the header"], "lrll"))
+    if told.get("assets"):
+        rows = [(asset["name"], asset["bytes"]) for asset in told["assets"]]
+        blocks.append(render(rows, ["tokenizer file", "bytes"], "lr"))
     if "tensors" in told:
         columns = ["name", "type", "shape", "bytes", "place", "offset"]
         rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in told["tensors"]]

@@ -9,24 +9,29 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from ..sections.check_shards import ShardCheck
     from ..sections.verify import Verification
 
 DESCRIPTION = """\
 Check a pack. By default every rule of the format and the SHA-256 of every section are checked, and all violations are
 listed with rule, section, field and byte offset. --quick checks header, directory, footer and the manifest's SHA-256:
-what every open does."""
+what every open does.
+
+Of a pack with external experts the shards are checked too, beside the pack or in --expert-dir: size, SHA-256 of the
+header and, where the pack records it (`guild convert --hash-shards`), of every byte. What no digest covers is said."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file")
     parser.add_argument("--quick", action="store_true", help="only what a quick open checks (about a millisecond)")
+    parser.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Verifies; exit code 0 where no rule is broken."""
-    return run_quick(args.file, as_json=args.json) if args.quick else _full(args.file, as_json=args.json)
+    return run_quick(args.file, as_json=args.json) if args.quick else _full(args)
 
 
 def quick_file(arguments: Sequence[str]) -> str | None:
@@ -65,13 +70,13 @@ def run_quick(path: str, *, as_json: bool = False) -> int:
     return errors.EXIT_OK
 
 
-def _full(path: str, *, as_json: bool) -> int:
+def _full(args: argparse.Namespace) -> int:
     from ..sections.verify import verify
     from .progress import Progress
 
-    with Progress("verify", enabled=False if as_json else None) as bar:
-        result = verify(path, progress=bar.update)
-    if as_json:
+    with Progress("verify", enabled=False if args.json else None) as bar:
+        result = verify(args.file, shards=True, expert_dir=args.expert_dir, progress=bar.update)
+    if args.json:
         _print_json(result)
     else:
         _print_text(result)
@@ -79,7 +84,9 @@ def _full(path: str, *, as_json: bool) -> int:
 
 
 def _status(result: Verification) -> int:
-    """A file that only a newer reader understands is no damaged file."""
+    """A file that only a newer reader understands is no damaged file, nor is one whose shard is missing."""
+    if result.report.ok:
+        return next(shard.error.exit_code for shard in result.shards if shard.error is not None)
     newer = set(result.report.counts) == {"header.min_reader_version"}
     return errors.EXIT_UNSUPPORTED if newer else errors.EXIT_INVALID
 
@@ -101,6 +108,7 @@ def _print_json(result: Verification) -> None:
                 "seconds": round(result.seconds, 6),
                 "counts": result.report.counts,
                 "violations": [violation.to_dict() for violation in result.report.violations],
+                "shards": [shard.to_dict() for shard in result.shards],
             },
             indent=2,
         )
@@ -120,11 +128,30 @@ def _print_text(result: Verification) -> None:
         listed = sum(violation.rule == rule for violation in report.violations)
         if count > listed:
             print(f"{rule}: {count - listed} more like these")
+    for shard in result.shards:
+        print(printable(_shard_text(shard)))
     speed = f"{units.size(result.bytes_hashed)} hashed in {units.duration(result.seconds)}"
     total = sum(report.counts.values())
     if result.ok and footer:
         remarks = f", {total} warnings" if total else ""
         print(f"{printable(result.path)}: OK ({len(result.structure.entries)} sections, {speed}{remarks})")
         print(f"manifest sha256 {footer.manifest_sha256.hex()}")
+    elif report.ok:
+        faulty = sum(shard.error is not None for shard in result.shards)
+        judged = f"the pack is OK, {faulty} of {len(result.shards)} shards are not, {speed}"
+        print(f"{printable(result.path)}: INVALID ({judged})")
     else:
         print(f"{printable(result.path)}: INVALID ({total} violations of {len(report.counts)} rules, {speed})")
+
+
+def _shard_text(shard: ShardCheck) -> str:
+    from . import units
+
+    if shard.error is not None:
+        return f"error: shard {shard.name}: {shard.error}"
+    if shard.covered:
+        return f"shard {shard.name}: OK ({units.size(shard.size)}, every byte checked)"
+    return (
+        f"shard {shard.name}: size and header are right; {shard.uncovered_bytes} of its {shard.size} bytes "
+        f"are covered by no digest"
+    )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import FormatError
 from ..generated.constants import MAX_MANIFEST, MAX_MANIFEST_DEPTH, MAX_NUMBER
 from ..generated.json_schemas import MANIFEST
 from ..generated.structs import GPackHeaderV1, GPackSectionEntryV1
+from .strict_json import JsonFaultError, parse_object, shorten
 from .structure import section_name
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -24,10 +25,6 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "integer": int,
 }
-
-
-class _Fault(ValueError):
-    """JSON that the manifest may not be."""
 
 
 def canonical(value: Any) -> bytes:
@@ -40,7 +37,7 @@ def canonical(value: Any) -> bytes:
         _check_values(value, 0)
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return text.encode("utf-8")
-    except (_Fault, UnicodeEncodeError) as error:
+    except (JsonFaultError, UnicodeEncodeError) as error:
         raise FormatError(f"the manifest cannot be written: {error}", code="manifest.json") from error
 
 
@@ -50,14 +47,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: No UTF-8, no JSON, not an object, NaN, a doubled key, or nested too deeply.
     """
-    if len(data) > MAX_MANIFEST:
-        raise _Fault(f"it has {len(data)} bytes, and may have {MAX_MANIFEST}")
-    text = data.decode("utf-8")
-    _check_depth(text)
-    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_bounded_int)
-    if not isinstance(value, dict):
-        raise _Fault(f"it is a {type(value).__name__}, not an object")
-    return value
+    return parse_object(data, max_bytes=MAX_MANIFEST, max_depth=MAX_MANIFEST_DEPTH, plain=True)
 
 
 def parse_manifest(data: bytes, *, path: object = None) -> dict[str, Any]:
@@ -153,14 +143,6 @@ def _object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) ->
         yield from schema_faults(item, schema.get("properties", {}).get(key, others), f"{where}.{key}")
 
 
-def shorten(value: Any) -> str:
-    """A value for a message, whatever its size: printable ASCII, at most 80 characters."""
-    if isinstance(value, list | dict):
-        return f"a {type(value).__name__} of {len(value)}"
-    text = ascii(value[:80] if isinstance(value, str) else value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _array_faults(value: list[Any], schema: dict[str, Any], where: str) -> Iterator[tuple[str, str]]:
     if len(value) > schema.get("maxItems", len(value)):
         yield where, f"has {len(value)} items, and may have {schema['maxItems']}"
@@ -179,54 +161,17 @@ def _string_faults(value: str, schema: dict[str, Any], where: str) -> Iterator[t
 # ---------------------------------------------------------------- parts of the parser
 
 
-def _check_depth(text: str) -> None:
-    """Nesting is counted before the parser sees it, for the parser recurses.
-
-    A string that never ends is skipped too: trying again behind each of its quotes would take quadratic time.
-    """
-    depth = 0
-    for match in re.finditer(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', text, re.DOTALL):
-        mark = match[0]
-        if mark in "[{":
-            depth += 1
-            if depth > MAX_MANIFEST_DEPTH:
-                raise _Fault(f"it is nested more than {MAX_MANIFEST_DEPTH} deep at character {match.start()}")
-        elif mark in "]}":
-            depth -= 1
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _Fault(f"the key {shorten(key)} stands twice")
-            seen.add(key)
-    return made
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _Fault(f"{name} is no JSON")
-
-
-def _bounded_int(text: str) -> int:
-    if len(text) > 17:
-        raise _Fault(f"the number {text[:20]}... is too large")
-    return int(text)
-
-
 def _check_values(value: Any, depth: int) -> None:
     if depth > MAX_MANIFEST_DEPTH:
-        raise _Fault(f"nested more than {MAX_MANIFEST_DEPTH} deep")
+        raise JsonFaultError(f"nested more than {MAX_MANIFEST_DEPTH} deep")
     if isinstance(value, float):
-        raise _Fault(f"{value!r} is a float")
+        raise JsonFaultError(f"{value!r} is a float")
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_NUMBER:
-        raise _Fault(f"{value} is too large")
+        raise JsonFaultError(f"{value} is too large")
     if isinstance(value, dict):
         for key, item in value.items():
             if not (isinstance(key, str) and key.isascii()):
-                raise _Fault(f"the key {key!r} is not ASCII")
+                raise JsonFaultError(f"the key {key!r} is not ASCII")
             _check_values(item, depth + 1)
     elif isinstance(value, list):
         for item in value:

@@ -141,8 +141,16 @@ class Container:
         """The mapped file, mapped at the first call.
 
         Raises:
-            PathError: The file system refuses to map the file.
+            PathError: The file system refuses to map the file, or it was cut since it was opened: touching lost pages
+                of a map would end the process.
         """
+        if os.fstat(self.descriptor).st_size < self.file_size:
+            raise errors.PathError(
+                f"the file was cut while it was in use, it had {self.file_size} bytes",
+                code="io.short_read",
+                path=self.path,
+                hint="do not change a file while it is used",
+            )
         if self._map is None:
             import mmap
 

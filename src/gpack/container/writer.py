@@ -8,74 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from .. import errors
 from ..generated import constants as c
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .atomic import AtomicFile
 from .manifest import canonical, schema_faults, section_record
+from .pieces import Block, Payload, gather_chunks
 from .reader import check_manifest_digest
 from .report import Report
-from .streaming import CHUNK, Hasher, read_into
+from .streaming import Hasher
 from .structure import MANIFEST, read_structure
 
 MANIFEST_SCHEMA = "guild.gpack.v1"
-_ZEROS = bytes(CHUNK)
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A range of an open file, to be copied into the container.
-
-    Attributes:
-        descriptor: Open for reading.
-        path: For messages.
-    """
-
-    descriptor: int
-    offset: int
-    length: int
-    path: object
-
-
-@dataclass(frozen=True)
-class Zeros:
-    """A run of zero bytes."""
-
-    length: int
-
-
-Piece = bytes | memoryview | Copy | Zeros
-
-
-class Payload(Protocol):
-    """What a section is made of: its size is known before its bytes."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-
-    def pieces(self) -> Iterator[Piece]:
-        """The bytes, in order."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A payload that lies in memory."""
-
-    data: bytes | memoryview
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.data)
-
-    def pieces(self) -> Iterator[Piece]:
-        """The bytes, in one piece."""
-        yield self.data
 
 
 @dataclass(frozen=True)
@@ -336,51 +284,3 @@ def _flags(kinds: Mapping[int, object]) -> int:
 
 def _align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
-
-
-def gather_chunks(pieces: Iterator[Piece], lend: Callable[[], memoryview]) -> Iterator[tuple[memoryview, int]]:
-    """The pieces, gathered into full buffers of CHUNK bytes that `lend` gives: (buffer, bytes used)."""
-    buffer, used = lend(), 0
-    for piece in pieces:
-        for take in _split(piece):
-            # A piece may need several buffers, and several pieces may share one.
-            done = 0
-            while done < take.length:
-                if used == CHUNK:
-                    yield buffer, used
-                    buffer, used = lend(), 0
-                count = min(take.length - done, CHUNK - used)
-                take.fill(buffer[used : used + count], done)
-                used += count
-                done += count
-    yield buffer, used
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A piece in one shape: so many bytes, and a way to fetch a part of them."""
-
-    length: int
-    fill: Callable[[memoryview, int], None]
-
-
-def _split(piece: Piece) -> Iterator[_Source]:
-    if isinstance(piece, Zeros):
-
-        def fill_zeros(view: memoryview, _: int) -> None:
-            view[:] = _ZEROS[: len(view)]
-
-        yield _Source(piece.length, fill_zeros)
-    elif isinstance(piece, Copy):
-
-        def fill_copy(view: memoryview, done: int) -> None:
-            read_into(piece.descriptor, piece.offset + done, view, piece.path)
-
-        yield _Source(piece.length, fill_copy)
-    else:
-        data = memoryview(piece).cast("B")
-
-        def fill_data(view: memoryview, done: int) -> None:
-            view[:] = data[done : done + len(view)]
-
-        yield _Source(len(data), fill_data)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..container.atomic import AtomicFile
+from ..container.pieces import Copy, Piece, Zeros, gather_chunks
 from ..container.streaming import CHUNK
-from ..container.writer import Copy, Piece, Zeros, gather_chunks
 from ..errors import UnsupportedError, UsageError
-from ..generated.constants import FOREIGN_TYPES, GgmlType
+from ..generated.constants import FOREIGN_TYPES, GgmlType, TensorFlags
 from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_DIMS
 from ..generated.structs import TensorIndexRowV1
-from ..pack import Pack
+from ..pack import Pack, Place
 from ..pack import open as open_pack
 from ..sections.restore import restore_value
 from ..sources.gguf_write import build_header
@@ -36,6 +36,7 @@ def export_gguf(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
+    expert_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Export:
     """Writes the GGUF that the pack was made from.
@@ -44,25 +45,25 @@ def export_gguf(
     of a split source, the whole. Converting the result gives the same pack, byte for byte, given the same name.
 
     Args:
+        expert_dir: Folder of the shards of external experts; default the pack's own.
         progress: Called with (bytes written since the last call, bytes in all).
 
     Raises:
-        UnsupportedError: The pack holds what GGUF cannot (`export.incomplete`), or its experts are external.
-        FormatError: The pack is damaged.
+        UnsupportedError: The pack holds what GGUF cannot (`export.incomplete`).
+        FormatError: The pack or one of its shards is damaged.
         PathError: The output cannot be written; the destination is as it was.
     """
-    if Path(output).exists() and Path(output).samefile(source):
-        raise UsageError("the output is the input", code="convert.same_file", path=output)
-    with open_pack(source) as pack:
+    with open_pack(source, expert_dir=expert_dir) as pack:
         rows = sorted(pack.tensors, key=lambda row: row.position)
         names = [pack.tensors.text(row, "name") for row in rows]
         for name, row in zip(names, rows, strict=True):
             _check_exportable(pack, name, row)
-        # Before the header is made, for a damaged row has sizes that do not even fit into one.
-        places = [pack.place(name) for name in names]
+        # All shards are opened and checked before a byte is written.
+        places = {name: pack.place(name) for name in names}
+        refuse_overwriting(output, {pack.container.path, *(place.path for place in places.values())})
         header, offsets, size = _header(pack, names, rows)
         with AtomicFile(output, size) as target:
-            _write(target, _pieces(pack, header, zip(offsets, places, strict=True), size), size, progress)
+            _write(target, _pieces(header, [places[name] for name in names], offsets, size), size, progress)
             target.sync()
             target.commit()
         return Export(os.fspath(output), size, len(rows), len(pack.metadata))
@@ -82,6 +83,10 @@ def _header(pack: Pack, names: list[str], rows: list[TensorIndexRowV1]) -> tuple
 
 
 def _check_exportable(pack: Pack, name: str, row: TensorIndexRowV1) -> None:
+    if row.flags & TensorFlags.CODE_PLANES:
+        raise UnsupportedError(
+            "GGUF has no code planes", code="export.incomplete", path=pack.container.path, field=name
+        )
     if row.ggml_type >= FOREIGN_TYPES or row.n_dims > GGUF_MAX_DIMS:
         raise UnsupportedError(
             f"GGUF has no {GgmlType.NAMES.get(row.ggml_type, row.ggml_type)} tensors of rank {row.n_dims}",
@@ -89,19 +94,26 @@ def _check_exportable(pack: Pack, name: str, row: TensorIndexRowV1) -> None:
         )  # fmt: skip
 
 
-def _pieces(
-    pack: Pack, header: bytes, places: Iterable[tuple[int, tuple[int, int, int, int]]], size: int
-) -> Iterator[Piece]:
-    """The file's bytes, in order; `places` has each tensor's offset in it and its place in the pack."""
+def refuse_overwriting(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Makes sure that the output replaces none of the files that it is made from.
+
+    Raises:
+        UsageError: `convert.same_file`.
+    """
+    for path in inputs:
+        if Path(output).exists() and Path(output).samefile(path):
+            raise UsageError(f"the output is the input {path}", code="convert.same_file", path=output)
+
+
+def _pieces(header: bytes, places: Sequence[Place], offsets: Sequence[int], size: int) -> Iterator[Piece]:
     yield header
     at = len(header)
-    descriptor, path = pack.container.descriptor, pack.container.path
-    for offset, (start, runs, length, stride) in places:
+    for place, offset in zip(places, offsets, strict=True):
         if offset > at:
             yield Zeros(offset - at)
-        for run in range(runs):
-            yield Copy(descriptor, start + run * stride, length, path)
-        at = offset + runs * length
+        for run in range(place.runs):
+            yield Copy(place.descriptor, place.offset + run * place.stride, place.length, place.path)
+        at = offset + place.runs * place.length
     if size > at:
         yield Zeros(size - at)
 

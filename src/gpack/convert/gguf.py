@@ -1,36 +1,15 @@
-"""GGUF into a pack: open, plan, write."""
+"""GGUF into a pack."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
-from ..container.atomic import free_space
-from ..container.writer import BuildResult
-from ..errors import FormatError, PathError, UsageError
-from ..generated.constants import SECTION_NAMES, GgmlType
-from ..sources.gguf import GgufSource
-from .plan import Plan
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What a conversion did, or would do.
-
-    Attributes:
-        result: None after a dry run.
-        seconds: The whole conversion, by part.
-    """
-
-    plan: Plan
-    output: str
-    result: BuildResult | None
-    seconds: dict[str, float]
+from ..sources.composite import columns_of
+from ..sources.open import open_gguf
+from .conversion import Conversion, convert_model
+from .external import external_files
 
 
 def convert_gguf(
@@ -38,123 +17,33 @@ def convert_gguf(
     output: str | os.PathLike[str],
     *,
     name: str | None = None,
+    pack_dir: str | os.PathLike[str] | None = None,
+    mtp_dir: str | os.PathLike[str] | None = None,
+    external_experts: bool = False,
+    hash_shards: bool = False,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Conversion:
     """Converts a GGUF model, one file or any of its shards, into a pack.
 
-    Args:
-        name: Name of the model; default `general.name`, else the architecture.
-        dry_run: Plan only; nothing is written.
-        progress: Called with (bytes written since the last call, bytes in all).
+    Errors, result and the other arguments are those of `convert_model`.
 
-    Raises:
-        FormatError, UnsupportedError: The source is damaged or cannot be stored; nothing is written.
-        PathError: A file cannot be read or written; the destination is as it was.
-        UsageError: The output is one of the source's files.
+    Args:
+        pack_dir: Pack directory of the model: `index.txt`, `dense.bin`, `native_experts.txt`, `tokenizer/`.
+        mtp_dir: Directory of its draft layers, or an `mtp-*.gguf`.
+        external_experts: Leave the routed experts in the GGUF's files: the pack records where they are, and the
+            digest of each file's header. Their bytes are not read, so that their size costs no time.
+        hash_shards: With external experts, record a digest of every byte of their files, which reads them whole.
     """
     started = time.perf_counter()
-    with GgufSource.open(source) as model:
-        _refuse_overwriting(model, Path(output))
-        identity = _identity(model)
-        plan = Plan(model, name=name)
-        planned = time.perf_counter()
-        seconds = {"plan": planned - started}
-        if dry_run:
-            return Conversion(plan, os.fspath(output), None, seconds)
-        total = plan.builder.layout().total_file_size
-        result = plan.builder.build(
+    with open_gguf(source, pack_dir=pack_dir, mtp_dir=mtp_dir, external_experts=external_experts) as model:
+        return convert_model(
+            model,
             output,
-            progress=None if progress is None else lambda count: progress(count, total),
-            before_commit=lambda: _check_unchanged(model, identity),
+            name=name,
+            external=external_files(model, hash_shards=hash_shards) if external_experts else None,
+            dense_columns=columns_of(model),
+            dry_run=dry_run,
+            progress=progress,
+            started=started,
         )
-        seconds |= {"write": result.write_seconds, "sync": result.sync_seconds}
-        return Conversion(plan, os.fspath(output), result, seconds)
-
-
-def describe(conversion: Conversion) -> dict[str, Any]:
-    """A conversion as JSON-ready values: sizes, placement, free space, times."""
-    plan, result = conversion.plan, conversion.result
-    layout = plan.builder.layout()
-    output = Path(conversion.output)
-    described: dict[str, Any] = {
-        "output": conversion.output,
-        "model": plan.manifest["model"],
-        "size": layout.total_file_size,
-        "source_size": sum(shard.file_size for shard in plan.source.shards),
-        "sections": [
-            {
-                "kind": e.kind,
-                "name": SECTION_NAMES[e.kind],
-                "offset": e.offset,
-                "size": e.size,
-                "item_count": e.item_count,
-            }
-            for e in layout.entries
-        ],
-        "seconds": {part: round(value, 6) for part, value in conversion.seconds.items()},
-    }
-    if result is None:
-        described["free_bytes"] = free_space(output) if output.parent.is_dir() else 0
-        described["replaces_bytes"] = output.stat().st_size if output.is_file() else 0
-        described["fits"] = layout.total_file_size <= described["free_bytes"]
-        described["expected_seconds"] = round(layout.total_file_size / hash_speed(), 3)
-    else:
-        described["manifest_sha256"] = result.manifest_sha256
-    return described
-
-
-def report(conversion: Conversion) -> dict[str, Any]:
-    """All that is known of a conversion, for `--report`: sources and the place of every tensor too."""
-    plan = conversion.plan
-    sources = [
-        {"file": shard.path.name, "size": shard.file_size, "version": shard.version, "alignment": shard.alignment}
-        for shard in plan.source.shards
-    ]
-    tensors = [
-        {
-            "name": placed.info.name,
-            "type": GgmlType.NAMES[placed.info.ggml_type],
-            "dims": list(placed.info.dims),
-            "bytes": placed.info.byte_size,
-            "source": plan.source.shards[placed.info.shard].path.name,
-            "source_offset": placed.info.offset,
-            "section": SECTION_NAMES[placed.home.section],
-            "offset": placed.offset,
-        }
-        for placed in plan.placed
-    ]
-    return {**describe(conversion), "sources": sources, "tensors": tensors}
-
-
-def hash_speed() -> float:
-    """Bytes per second of SHA-256 here and now, which is what a conversion waits for."""
-    block = bytes(1 << 20)
-    sha256(block).digest()  # the first call also loads the code
-    started = time.perf_counter()
-    for _ in range(8):
-        sha256(block).digest()
-    return 8 * len(block) / max(time.perf_counter() - started, 1e-6)
-
-
-def _refuse_overwriting(model: GgufSource, output: Path) -> None:
-    for shard in model.shards:
-        if output.exists() and output.samefile(shard.path):
-            raise UsageError("the output is one of the inputs", code="convert.same_file", path=output)
-    if not output.parent.is_dir():
-        raise PathError("the output's folder does not exist", code="io.not_found", path=output)
-
-
-def _identity(model: GgufSource) -> list[tuple[int, int]]:
-    """Size and time of the last change of each shard."""
-    statuses = (os.fstat(model.fileno(index)) for index in range(len(model.shards)))
-    return [(status.st_size, status.st_mtime_ns) for status in statuses]
-
-
-def _check_unchanged(model: GgufSource, identity: list[tuple[int, int]]) -> None:
-    for shard, before, now in zip(model.shards, identity, _identity(model), strict=True):
-        if before != now:
-            raise FormatError(
-                "the file was changed while it was being converted", code="convert.source_changed", path=shard.path,
-                hint="convert again when nothing writes to it",
-            )  # fmt: skip

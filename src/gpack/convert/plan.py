@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ..container.writer import Copy, GPackBuilder
+from ..container.writer import GPackBuilder
 from ..errors import FormatError, UsageError
-from ..generated.constants import ExpertRole, GgmlType, SectionKind
+from ..generated.constants import ExpertRole, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
-from ..sections.dense import DenseTensor, build_dense
-from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout
+from ..sections.assets import build_assets
+from ..sections.dense import DenseColumns, DenseTensor, build_dense
+from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout, expert_summary
 from ..sections.homes import ARCHITECTURE, EMBEDDING, HEAD, ROLE_SETS, Home, Shape, assign_homes, draft_start, is_count
 from ..sections.metadata import build_metadata
 from ..sections.mtp import DraftTensor, MtpSection, build_mtp
 from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
 from ..sections.tokenizer import build_tokenizer
-from ..sources.gguf import GgufSource, TensorInfo
+from ..sources.model import ModelSource, ModelTensor
+from .external import ExternalFiles
 
 UNKNOWN = "unknown"
 
@@ -30,18 +32,20 @@ class Placed:
     """A tensor and where it goes.
 
     Attributes:
-        offset: First byte, from the start of the section.
+        offset: First byte, from the start of the section; of the shard where it is external.
         home_row: Row of the home's own table.
+        flags: Of TensorFlags.
     """
 
-    info: TensorInfo
+    info: ModelTensor
     home: Home
     offset: int
     home_row: int
+    flags: int = 0
 
 
 class Plan:
-    """What a GGUF becomes.
+    """What a model becomes.
 
     Attributes:
         builder: Holds all sections, ready to be written.
@@ -49,8 +53,19 @@ class Plan:
         name: Name of the model.
     """
 
-    def __init__(self, source: GgufSource, *, name: str | None = None) -> None:
-        """Plans the conversion; nothing of the tensors is read.
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        name: str | None = None,
+        external: ExternalFiles | None = None,
+        dense_columns: Mapping[str, DenseColumns] | None = None,
+    ) -> None:
+        """Plans the conversion; nothing of the tensors is read, unless external shards are to be hashed whole.
+
+        Args:
+            external: The files in which routed experts stay; None embeds them.
+            dense_columns: What a pack directory says of dense tensors, by name.
 
         Raises:
             FormatError: The metadata cannot be stored.
@@ -59,6 +74,8 @@ class Plan:
         if name is not None and any("\ud800" <= char <= "\udfff" for char in name):
             raise UsageError(f"the name {name!r} is no UTF-8", code="usage")
         self.source = source
+        self.external = external
+        self.dense_columns = dense_columns or {}
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
         self.name = name or _text(source, "general.name") or self.architecture
         self.draft_from = draft_start(source.get)
@@ -67,6 +84,7 @@ class Plan:
         self.placed: list[Placed] = []
         self.builder = GPackBuilder(self._manifest())
         self._add_metadata()
+        self._add_assets()
         self._add_tensors()
 
     # ------------------------------------------------------------ metadata
@@ -96,6 +114,11 @@ class Plan:
             summary["eos_token_id"] = tokenizer.header.eos_token_id
         self.manifest["tokenizer"] = summary
 
+    def _add_assets(self) -> None:
+        if self.source.assets:
+            section = build_assets(self.source.assets)
+            self.builder.add(SectionKind.TOKENIZER_ASSETS, section, len(self.source.assets))
+
     def _manifest(self) -> dict[str, Any]:
         tensors = self.source.tensors
         by_type: dict[str, int] = defaultdict(int)
@@ -116,6 +139,8 @@ class Plan:
         if is_count(context):
             model["context_length"] = context
         self.manifest: dict[str, Any] = {"model": model}
+        if self.source.extensions:
+            self.manifest["extensions"] = dict(self.source.extensions)
         return self.manifest
 
     def _tied(self) -> bool:
@@ -129,7 +154,7 @@ class Plan:
     # ------------------------------------------------------------ tensors
 
     def _add_tensors(self) -> None:
-        groups: dict[int, list[TensorInfo]] = defaultdict(list)
+        groups: dict[int, list[ModelTensor]] = defaultdict(list)
         for tensor in self.source.tensors:
             groups[self.homes[tensor.name].section].append(tensor)
         for kind in (SectionKind.EMBED_BLOB, SectionKind.HEAD_BLOB, SectionKind.PLE_BLOB):
@@ -144,19 +169,22 @@ class Plan:
         rows = [(placed.info.name, _index_row(placed)) for placed in self.placed]
         self.builder.add(SectionKind.TENSOR_INDEX_BIN, build_tensor_index(rows), len(rows))
 
-    def _add_single(self, kind: int, tensor: TensorInfo) -> None:
+    def _add_single(self, kind: int, tensor: ModelTensor) -> None:
         ne0, ne1 = tensor.dims
-        payload = SingleTensor.plan(tensor.ggml_type, ne0, ne1, self._copy(tensor))
+        payload = SingleTensor.plan(tensor.ggml_type, ne0, ne1, self.source.range_of(tensor))
         self.builder.add(kind, payload, 1)
         self._place(tensor, payload.header.data_offset, 0)
 
-    def _add_dense(self, packed: Sequence[TensorInfo], native: Sequence[TensorInfo]) -> None:
+    def _add_dense(self, packed: Sequence[ModelTensor], native: Sequence[ModelTensor]) -> None:
         """The dense index lists the native matrices too, so it is there as soon as there is any dense tensor."""
         tensors = [
-            DenseTensor(tensor.name, tensor.ggml_type, tensor.dims, self._copy(tensor), is_native)
+            DenseTensor(
+                tensor.name, tensor.ggml_type, tensor.dims, self.source.range_of(tensor), is_native,
+                self.dense_columns.get(tensor.name),
+            )
             for group, is_native in ((packed, False), (native, True))
             for tensor in group
-        ]
+        ]  # fmt: skip
         if not tensors:
             return
         made = build_dense(tensors)
@@ -166,20 +194,19 @@ class Plan:
             self.builder.add(SectionKind.NATIVE_DENSE_INDEX_BIN, made.native_index, len(native))
             self.builder.add(SectionKind.NATIVE_DENSE_BLOB, made.native_blob, len(native))
         for tensor in (*packed, *native):
-            self._place(tensor, made.offsets[tensor.name], made.rows[tensor.name])
+            columns = self.dense_columns.get(tensor.name)
+            flags = TensorFlags.CODE_PLANES if columns and columns.planes else 0
+            self._place(tensor, made.offsets[tensor.name], made.rows[tensor.name], flags)
 
-    def _add_experts(self, tensors: Sequence[TensorInfo]) -> None:
+    def _add_experts(self, tensors: Sequence[ModelTensor]) -> None:
         layers = self._expert_layers(tensors)
         blobs = ExpertBlobs(layers)
-        count = sum(layer.n_expert for layer in layers)
+        self.manifest["experts"] = expert_summary(layers, "external" if self.external else "embedded")
+        if self.external:
+            self._leave_outside(self.external, layers, tensors)
+            return
         self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, build_expert_layout(layers), len(layers))
-        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, count)
-        self.manifest["experts"] = {
-            "mode": "embedded",
-            "layer_count": len(layers),
-            "blob_count": count,
-            "bytes": sum(layer.n_expert * layer.expert_bytes for layer in layers),
-        }
+        self.builder.add(SectionKind.EXPERT_BLOBS, blobs, self.manifest["experts"]["blob_count"])
         offsets = blobs.offsets()
         rows = {layer.layer: (row, layer) for row, layer in enumerate(layers)}
         for tensor in tensors:
@@ -187,10 +214,20 @@ class Plan:
             row, layer = rows[home.layer]
             self._place(tensor, offsets[home.layer] + layer.offset_of(home.role), row)
 
-    def _add_mtp(self, tensors: Sequence[TensorInfo]) -> None:
+    def _leave_outside(
+        self, external: ExternalFiles, layers: Sequence[ExpertLayer], tensors: Sequence[ModelTensor]
+    ) -> None:
+        self.builder.add(SectionKind.EXPERT_LAYOUT_BIN, external.build(layers), len(layers))
+        self.manifest["experts"]["shards"] = external.summary()
+        rows = {matrix.name: (row, matrix) for row, layer in enumerate(layers) for matrix in layer.matrices}
+        for tensor in tensors:
+            row, matrix = rows[tensor.name]
+            self._place(tensor, external.place(matrix)[1], row, TensorFlags.EXTERNAL)
+
+    def _add_mtp(self, tensors: Sequence[ModelTensor]) -> None:
         experts = [tensor for tensor in tensors if self.homes[tensor.name].role]
         ordinary = [tensor for tensor in tensors if not self.homes[tensor.name].role]
-        drafts = [DraftTensor(t.name, t.ggml_type, t.dims, self._copy(t)) for t in ordinary]
+        drafts = [DraftTensor(t.name, t.ggml_type, t.dims, self.source.range_of(t)) for t in ordinary]
         section: MtpSection = build_mtp(drafts, self._expert_layers(experts))
         self.builder.add(SectionKind.MTP_BLOB, section, 1)
         self.manifest["mtp"] = {
@@ -200,14 +237,14 @@ class Plan:
         for tensor in tensors:
             self._place(tensor, section.offsets[tensor.name], section.rows[tensor.name])
 
-    def _expert_layers(self, tensors: Sequence[TensorInfo]) -> list[ExpertLayer]:
+    def _expert_layers(self, tensors: Sequence[ModelTensor]) -> list[ExpertLayer]:
         """The layers by number, each with its matrices in the order of a blob."""
         layers: dict[int, dict[int, ExpertMatrix]] = defaultdict(dict)
         for tensor in tensors:
             home = self.homes[tensor.name]
             ne0, ne1, n_expert = tensor.dims
             layers[home.layer][home.role] = ExpertMatrix(
-                tensor.name, home.role, tensor.ggml_type, (ne0, ne1, n_expert), self._copy(tensor)
+                tensor.name, home.role, tensor.ggml_type, (ne0, ne1, n_expert), self.source.range_of(tensor)
             )
         order = {roles: roles for roles in ROLE_SETS}
         made = []
@@ -216,12 +253,8 @@ class Plan:
             made.append(ExpertLayer(number, tuple(matrices[role] for role in roles)))
         return made
 
-    def _copy(self, tensor: TensorInfo) -> Copy:
-        shard = self.source.shards[tensor.shard]
-        return Copy(self.source.fileno(tensor.shard), tensor.offset, tensor.byte_size, shard.path)
-
-    def _place(self, tensor: TensorInfo, offset: int, home_row: int) -> None:
-        self.placed.append(Placed(tensor, self.homes[tensor.name], offset, home_row))
+    def _place(self, tensor: ModelTensor, offset: int, home_row: int, flags: int = 0) -> None:
+        self.placed.append(Placed(tensor, self.homes[tensor.name], offset, home_row, flags))
 
 
 def _index_row(placed: Placed) -> TensorIndexRowV1:
@@ -233,13 +266,14 @@ def _index_row(placed: Placed) -> TensorIndexRowV1:
         home=home.section,
         role=home.role if home.section in (SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB) else ExpertRole.NONE,
         home_row=placed.home_row,
+        flags=placed.flags,
         offset=placed.offset,
         byte_size=info.byte_size,
         position=info.position,
     )
 
 
-def _text(source: GgufSource, key: str) -> str:
+def _text(source: ModelSource, key: str) -> str:
     """A string of the metadata that names something: empty where it is absent or empty.
 
     Raises:
@@ -248,6 +282,6 @@ def _text(source: GgufSource, key: str) -> str:
     value = source.get(key, "")
     if not isinstance(value, str) or any("\ud800" <= char <= "\udfff" for char in value):
         raise FormatError(
-            "it is no UTF-8 string", code="convert.metadata", path=source.shards[0].path, section="metadata", field=key
+            "it is no UTF-8 string", code="convert.metadata", path=source.files[0].path, section="metadata", field=key
         )
     return value

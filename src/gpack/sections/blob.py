@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..container.writer import Copy, Piece, Zeros
+from ..container.pieces import Piece, Range, Zeros, whole
 
 
 def align_up(value: int, alignment: int) -> int:
@@ -22,7 +22,7 @@ class Blob:
         size: Bytes of the whole, zeros at the end included.
     """
 
-    places: Iterable[tuple[int, Copy]]
+    places: Iterable[tuple[int, Range]]
     size: int
 
     def pieces(self) -> Iterator[Piece]:
@@ -31,7 +31,7 @@ class Blob:
         for offset, source in self.places:
             if offset > end:
                 yield Zeros(offset - end)
-            yield source
+            yield from whole(source)
             end = offset + source.length
         if self.size > end:
             yield Zeros(self.size - end)

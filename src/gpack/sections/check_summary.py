@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from ..container.manifest import shorten
+from ..container.strict_json import shorten
 from ..generated.constants import ExpertFlags, GgmlType, SectionKind, ShardFlags
 from .check_table import CheckedTable
 from .context import Context

@@ -301,6 +301,8 @@ def _check_dense_rows(context: Context, dense: CheckedTable, native: CheckedTabl
         same = (tensor.ggml_type, tensor.n_dims, tensor.dims) == (row.ggml_type, row.n_dims, row.dims)
         if tensor.home not in (DENSE, NATIVE) or not same:
             dense.fault("dense.rows", index, "dims", f"{name} has another type, shape or home in TensorIndexBin.")
+        elif bool(tensor.flags & TensorFlags.CODE_PLANES) != bool(row.flags & DenseFlags.CODE_PLANES):
+            dense.fault("dense.rows", index, "flags", f"{name} is made of code planes in one of both tables only.")
         elif not skipped:
             expect_row(context, name, {"offset": row.offset, "byte_size": row.byte_size, "home_row": index})
     listed = set(map(dense.label, range(len(dense.rows))))

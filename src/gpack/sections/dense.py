@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..container.writer import Copy
+from ..container.pieces import Range
 from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, DenseFlags, DenseKind, GgmlType
 from ..generated.structs import (
     DenseIndexHeaderV1,
@@ -23,19 +23,79 @@ WIDENED = {GgmlType.BF16: DenseKind.BF16_TO_F32, GgmlType.F16: DenseKind.F16_TO_
 
 
 @dataclass(frozen=True)
+class CodePlanes:
+    """A tensor stored as planes of codes, scales and offsets, one behind the other.
+
+    Attributes:
+        pool_bytes: Bytes in the load-time pool, where half-precision scales are widened.
+        scales_fp16: Scales are half precision.
+    """
+
+    pool_bytes: int
+    code_bits: int
+    code_bias: int
+    group_elems: int
+    codebook: int
+    codes_bytes: int
+    scales_bytes: int
+    offset_bytes: int
+    scales_fp16: bool
+
+    @property
+    def flags(self) -> int:
+        """Of DenseFlags."""
+        return (
+            DenseFlags.CODE_PLANES
+            | (DenseFlags.HAS_OFFSET if self.offset_bytes else 0)
+            | (DenseFlags.SCALES_FP16 if self.scales_fp16 else 0)
+        )
+
+
+@dataclass(frozen=True)
+class DenseColumns:
+    """What a pack directory says of a dense tensor.
+
+    Attributes:
+        kind: Of DenseKind.
+        pool_type: Type in the load-time pool.
+        act_kind: Activation kind of a version 3 directory.
+        planes: The code planes, where the tensor is stored so.
+    """
+
+    kind: int
+    pool_type: int
+    act_kind: int = 0
+    planes: CodePlanes | None = None
+
+
+@dataclass(frozen=True)
 class DenseTensor:
     """A tensor with a place to copy it from.
 
     Attributes:
         dims: Extents, contiguous axis first.
         native: It goes into the native arena.
+        columns: What a pack directory says of it; None where the type decides.
     """
 
     name: str
     ggml_type: int
     dims: tuple[int, ...]
-    source: Copy
+    source: Range
     native: bool
+    columns: DenseColumns | None = None
+
+    @property
+    def pool_type(self) -> int:
+        """Type in the load-time pool."""
+        return self.columns.pool_type if self.columns else pool_type(self.ggml_type)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes in the load-time pool."""
+        if self.columns and self.columns.planes:
+            return self.columns.planes.pool_bytes
+        return byte_count(self.pool_type, self.dims)
 
 
 @dataclass(frozen=True)
@@ -93,7 +153,7 @@ def build_dense(tensors: Sequence[DenseTensor]) -> DenseSections:
 
 
 def _dense_index(ordered: Sequence[DenseTensor], offsets: dict[str, int]) -> bytes:
-    sizes = [byte_count(pool_type(tensor.ggml_type), tensor.dims) for tensor in ordered]
+    sizes = [tensor.pool_bytes for tensor in ordered]
     pool, pool_end = lay_out(sizes, ARENA_ALIGNMENT)
     kept = [size for size, tensor in zip(sizes, ordered, strict=True) if not tensor.native]
     compacted, compacted_end = lay_out(kept, ARENA_ALIGNMENT)
@@ -102,7 +162,7 @@ def _dense_index(ordered: Sequence[DenseTensor], offsets: dict[str, int]) -> byt
     for tensor, size, place in zip(ordered, sizes, pool, strict=True):
         row = GPackDenseRowV1(
             ggml_type=tensor.ggml_type,
-            pool_type=pool_type(tensor.ggml_type),
+            pool_type=tensor.pool_type,
             kind=WIDENED.get(tensor.ggml_type, DenseKind.VERBATIM),
             n_dims=len(tensor.dims),
             dims=padded_dims(tensor.dims),
@@ -113,6 +173,8 @@ def _dense_index(ordered: Sequence[DenseTensor], offsets: dict[str, int]) -> byt
             compacted_offset=0 if tensor.native else next(following),
             flags=DenseFlags.SKIP_IN_NATIVE if tensor.native else 0,
         )
+        if tensor.columns:
+            _fill_columns(row, tensor.columns)
         rows.append((row, [tensor.name.encode("utf-8")]))
     header = DenseIndexHeaderV1(
         row_size=GPackDenseRowV1.SIZE,
@@ -120,6 +182,17 @@ def _dense_index(ordered: Sequence[DenseTensor], offsets: dict[str, int]) -> byt
         dense_compacted_pool_bytes=align_up(compacted_end, ARENA_ALIGNMENT),
     )
     return build_table(header, rows)
+
+
+def _fill_columns(row: GPackDenseRowV1, columns: DenseColumns) -> None:
+    row.kind, row.act_kind = columns.kind, columns.act_kind
+    planes = columns.planes
+    if planes is None:
+        return
+    row.flags |= planes.flags
+    row.code_bits, row.code_bias = planes.code_bits, planes.code_bias
+    row.group_elems, row.codebook = planes.group_elems, planes.codebook
+    row.codes_bytes, row.scales_bytes, row.offset_bytes = planes.codes_bytes, planes.scales_bytes, planes.offset_bytes
 
 
 def _native_index(native: Sequence[DenseTensor], offsets: dict[str, int], arena_bytes: int) -> bytes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ..container.writer import Copy, Piece, Zeros
-from ..generated.constants import PAGE, ExpertFlags, ExpertRole
+from ..container.pieces import Piece, Range, Zeros
+from ..generated.constants import PAGE, ExpertFlags, ExpertRole, ShardFlags
 from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
 from .blob import align_up
 from .table import Heap, finish_table
@@ -28,7 +29,7 @@ class ExpertMatrix:
     role: int
     ggml_type: int
     dims: tuple[int, int, int]
-    source: Copy
+    source: Range
 
     @property
     def slice_bytes(self) -> int:
@@ -77,8 +78,8 @@ class ExpertLayer:
         gap = self.stride - self.expert_bytes
         for expert in range(self.n_expert):
             for matrix in self.matrices:
-                source, length = matrix.source, matrix.slice_bytes
-                yield Copy(source.descriptor, source.offset + expert * length, length, source.path)
+                length = matrix.slice_bytes
+                yield from matrix.source.part(expert * length, length)
             if gap:
                 yield Zeros(gap)
 
@@ -109,21 +110,97 @@ class ExpertBlobs:
             yield from layer.pieces()
 
 
+@dataclass(frozen=True)
+class ExpertShard:
+    """A file in which external experts stay.
+
+    Attributes:
+        name: Its file name.
+        size: Bytes.
+        header_size: Bytes before its tensors.
+        header_sha256: Digest of those.
+        sha256: Digest of the whole file, where it was asked for.
+    """
+
+    name: str
+    size: int
+    header_size: int
+    header_sha256: bytes
+    sha256: bytes | None = None
+
+    def row(self) -> ExpertShardRowV1:
+        """The row, without the place of the name."""
+        return ExpertShardRowV1(
+            file_size=self.size, header_size=self.header_size, header_sha256=self.header_sha256,
+            sha256=self.sha256 or bytes(len(self.header_sha256)),
+            flags=ShardFlags.HAS_SHA256 if self.sha256 else 0,
+        )  # fmt: skip
+
+    def summary(self) -> dict[str, str | int]:
+        """What the manifest says of it."""
+        told: dict[str, str | int] = {
+            "name": self.name, "size": self.size, "header_sha256": self.header_sha256.hex()
+        }  # fmt: skip
+        return told | {"sha256": self.sha256.hex()} if self.sha256 else told
+
+
 def build_expert_layout(layers: Sequence[ExpertLayer]) -> bytes:
     """ExpertLayoutBin of embedded experts, from layers sorted by number."""
     offsets = ExpertBlobs(layers).offsets()
-    rows = [_row(layer, offsets[layer.layer]) for layer in layers]
-    header = ExpertLayoutHeaderV1(
+    rows = [_row(layer) for layer in layers]
+    for row, layer in zip(rows, layers, strict=True):
+        row.offset, row.stride = offsets[layer.layer], layer.stride
+    return finish_table(_header(layers), rows, Heap())
+
+
+def expert_summary(layers: Sequence[ExpertLayer], mode: str) -> dict[str, Any]:
+    """What the manifest says of routed experts; of external ones the shards are still to be added."""
+    return {
+        "mode": mode,
+        "layer_count": len(layers),
+        "blob_count": sum(layer.n_expert for layer in layers),
+        "bytes": sum(layer.n_expert * layer.expert_bytes for layer in layers),
+    }
+
+
+def build_external_layout(
+    layers: Sequence[ExpertLayer], shards: Sequence[ExpertShard], place: Callable[[ExpertMatrix], tuple[int, int]]
+) -> bytes:
+    """ExpertLayoutBin of external experts, from layers sorted by number.
+
+    Args:
+        shards: The files, in the order of first use.
+        place: A matrix's shard and the offset of its first slice in it; the slices follow each other at once.
+    """
+    rows = [_row(layer) for layer in layers]
+    for row, layer in zip(rows, layers, strict=True):
+        row.flags |= ExpertFlags.EXTERNAL
+        for matrix in layer.matrices:
+            shard, at = place(matrix)
+            for name, _, length in _columns(matrix):
+                setattr(row, f"{name}_shard", shard)
+                setattr(row, f"{name}_offset", at)
+                setattr(row, f"{name}_stride", matrix.slice_bytes)
+                at += length
+    heap = Heap()
+    table = b"".join(heap.place(shard.row(), [shard.name.encode("utf-8")]).encode() for shard in shards)
+    header = _header(layers)
+    header.num_shards = len(shards)
+    return finish_table(header, rows, heap, between=table)
+
+
+def _header(layers: Sequence[ExpertLayer]) -> ExpertLayoutHeaderV1:
+    return ExpertLayoutHeaderV1(
         row_size=ExpertLayoutRowV1.SIZE,
         shard_row_size=ExpertShardRowV1.SIZE,
-        ofs_shards=ExpertLayoutHeaderV1.SIZE + len(rows) * ExpertLayoutRowV1.SIZE,
+        ofs_shards=ExpertLayoutHeaderV1.SIZE + len(layers) * ExpertLayoutRowV1.SIZE,
         expert_bytes=sum(layer.n_expert * layer.expert_bytes for layer in layers),
     )
-    return finish_table(header, rows, Heap())
 
 
-def _row(layer: ExpertLayer, offset: int) -> ExpertLayoutRowV1:
-    row = ExpertLayoutRowV1(layer=layer.layer, n_expert=layer.n_expert, offset=offset, stride=layer.stride)
+def _row(layer: ExpertLayer) -> ExpertLayoutRowV1:
+    """A layer's row without the place of its bytes."""
+    row = ExpertLayoutRowV1(layer=layer.layer, n_expert=layer.n_expert)
     roles = {matrix.role for matrix in layer.matrices}
     if ExpertRole.GATE_UP in roles:
         row.flags |= ExpertFlags.FUSED_GATE_UP

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..container.writer import Copy, Piece
+from ..container.pieces import Piece, Range
 from ..generated.constants import CACHE_LINE, PAGE
 from ..generated.structs import MtpHeaderV1, MtpRowV1
 from .blob import Blob, align_up, lay_out
@@ -23,7 +23,7 @@ class DraftTensor:
     name: str
     ggml_type: int
     dims: tuple[int, ...]
-    source: Copy
+    source: Range
 
 
 @dataclass(frozen=True)

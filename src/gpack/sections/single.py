@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..container.writer import Copy, Piece
+from ..container.pieces import Piece, Range, whole
 from ..generated.structs import GPackSingleTensorHeaderV1
 
 
@@ -14,10 +14,10 @@ class SingleTensor:
     """A payload of one tensor, copied from its source."""
 
     header: GPackSingleTensorHeaderV1
-    source: Copy
+    source: Range
 
     @classmethod
-    def plan(cls, ggml_type: int, ne0: int, ne1: int, source: Copy) -> SingleTensor:
+    def plan(cls, ggml_type: int, ne0: int, ne1: int, source: Range) -> SingleTensor:
         """The section of a tensor of `ne1` rows of `ne0` elements."""
         header = GPackSingleTensorHeaderV1(
             ggml_type=ggml_type, ne0=ne0, ne1=ne1, byte_size=source.length, data_offset=GPackSingleTensorHeaderV1.SIZE
@@ -32,4 +32,4 @@ class SingleTensor:
     def pieces(self) -> Iterator[Piece]:
         """Header, then tensor."""
         yield self.header.encode()
-        yield self.source
+        yield from whole(self.source)

@@ -14,13 +14,15 @@ from ..container.reader import check_digests, check_manifest_digest
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
 from ..errors import FormatError
-from ..generated.constants import MAX_MANIFEST
+from ..generated.constants import MAX_MANIFEST, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
 from .check_experts import check_experts, check_mtp
 from .check_metadata import check_assets, check_metadata, check_tokenizer
+from .check_shards import ShardCheck, check_shards
 from .check_summary import check_summary
 from .check_tensors import check_dense, check_singles, check_tensor_index
 from .context import Context
+from .shards import folder_of
 
 # A hostile manifest can break its schema millions of times; so many say enough.
 _MAX_FAULTS = 10_000
@@ -35,6 +37,7 @@ class Verification:
         structure: The fixed records, as far as they could be read.
         bytes_hashed: Bytes that went through SHA-256.
         seconds: How long it took.
+        shards: The files of external experts, where they were to be checked too.
     """
 
     path: str
@@ -42,19 +45,28 @@ class Verification:
     structure: Structure
     bytes_hashed: int
     seconds: float
+    shards: tuple[ShardCheck, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """No rule is broken; warnings do not count."""
-        return self.report.ok
+        """No rule is broken and no shard at fault; warnings do not count."""
+        return self.report.ok and all(shard.error is None for shard in self.shards)
 
 
-def verify(path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None) -> Verification:
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    shards: bool = False,
+    expert_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
     """Checks every rule of the schema and the SHA-256 of every section.
 
     Memory stays bounded whatever the file's size: blobs pass through small buffers.
 
     Args:
+        shards: Also check the files of external experts: size, header digest and, where it is recorded, full digest.
+        expert_dir: Folder of those files; default the pack's own.
         progress: Called with (bytes hashed since the last call, bytes in all).
 
     Raises:
@@ -65,15 +77,19 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int, int], None]
     try:
         report = Report()
         structure = read_structure(descriptor, size, path, report, full=True)
-        hashed = 0
+        hashed, found = 0, []
         if structure.header and structure.footer and structure.entries:
             context = Context(descriptor, path, structure, report)
             hashed = _check_bytes(context, structure.header, structure.footer, progress)
             _check_manifest(context, structure.header)
             check_sections(context)
+            layout = context.tables.get(SectionKind.EXPERT_LAYOUT_BIN)
+            if shards and layout is not None and layout.table is not None:
+                found = check_shards(layout.table, folder_of(path) if expert_dir is None else os.fspath(expert_dir))
     finally:
         os.close(descriptor)
-    return Verification(os.fspath(path), report, structure, hashed, time.perf_counter() - started)
+    hashed += sum(shard.bytes_hashed for shard in found)
+    return Verification(os.fspath(path), report, structure, hashed, time.perf_counter() - started, tuple(found))
 
 
 def check_sections(context: Context) -> None:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from gpack.container.pieces import Copy
 from gpack.errors import BoundsError, FormatError, UnsupportedError
 from gpack.sections.strings import StringTable
 from gpack.sections.values import Value
@@ -77,6 +78,7 @@ class GgufSource:
         alignment: Alignment of the first file, bytes.
         metadata: The first file's entries in its order, without `split.*`.
         tensors: The tensors of all files, in order.
+        assets, extensions: Nothing: a GGUF has no raw tokenizer files and nothing else to tell.
     """
 
     def __init__(self, files: Sequence[SourceFile], headers: Sequence[Header]) -> None:
@@ -92,6 +94,8 @@ class GgufSource:
         self.alignment = headers[0].alignment
         self.metadata = {key: value for key, value in headers[0].metadata.items() if key not in SPLIT_KEYS}
         self.tensors = _place_tensors(self.shards, headers)
+        self.assets: dict[str, bytes] = {}
+        self.extensions: dict[str, Any] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, allow_unknown_types: bool = False) -> GgufSource:
@@ -134,6 +138,26 @@ class GgufSource:
         """Closes the files; a second call does nothing. The metadata stays usable."""
         for file in self._files:
             file.close()
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The open files, shard by shard."""
+        return self._files
+
+    def range_of(self, tensor: TensorInfo) -> Copy:
+        """Where the tensor's bytes are."""
+        return Copy(self.fileno(tensor.shard), tensor.offset, tensor.byte_size, self.shards[tensor.shard].path)
+
+    def describe_files(self) -> list[dict[str, Any]]:
+        """The shards, for a report."""
+        return [
+            {"file": shard.path.name, "size": shard.file_size, "version": shard.version, "alignment": shard.alignment}
+            for shard in self.shards
+        ]
+
+    def origin(self, tensor: TensorInfo) -> dict[str, Any]:
+        """The shard of a tensor and its place in it, for a report."""
+        return {"source": self.shards[tensor.shard].path.name, "source_offset": tensor.offset}
 
     def fileno(self, shard: int) -> int:
         """The file descriptor of a shard.

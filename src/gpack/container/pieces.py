@@ -1,0 +1,253 @@
+"""What sections are made of: bytes in memory, zeros, and ranges that are fetched or computed when they are written."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Protocol
+
+from .. import errors
+from .streaming import CHUNK, read_into
+
+_ZEROS = bytes(CHUNK)
+
+
+class Range(Protocol):
+    """A run of bytes whose length is known and whose parts can be asked for in any order."""
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """The pieces of `length` bytes from byte `offset` on."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A range of an open file, to be copied into the container.
+
+    Attributes:
+        descriptor: Open for reading.
+        path: For messages.
+    """
+
+    descriptor: int
+    offset: int
+    length: int
+    path: object
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """A shorter range of the same file."""
+        _check_part(self, offset, length)
+        yield Copy(self.descriptor, self.offset + offset, length, self.path)
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Runs of one length in an open file, at equal distances.
+
+    Attributes:
+        runs, run_bytes, stride: So many runs of so many bytes, so far apart.
+    """
+
+    descriptor: int
+    offset: int
+    runs: int
+    run_bytes: int
+    stride: int
+    path: object
+
+    @property
+    def length(self) -> int:
+        """Bytes of all runs."""
+        return self.runs * self.run_bytes
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """The ranges of those runs that the part touches."""
+        _check_part(self, offset, length)
+        while length:
+            run, inside = divmod(offset, self.run_bytes)
+            count = min(length, self.run_bytes - inside)
+            yield Copy(self.descriptor, self.offset + run * self.stride + inside, count, self.path)
+            offset += count
+            length -= count
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several ranges, one after the other."""
+
+    ranges: tuple[Range, ...]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each range ends."""
+        return list(accumulate(inner.length for inner in self.ranges))
+
+    @property
+    def length(self) -> int:
+        """Bytes of all."""
+        return self._ends[-1] if self._ends else 0
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """The pieces of those ranges that the part touches."""
+        _check_part(self, offset, length)
+        index = bisect_right(self._ends, offset)
+        end = offset + length
+        while offset < end:
+            inner = self.ranges[index]
+            start = self._ends[index] - inner.length
+            take = min(end, self._ends[index]) - offset
+            if take:
+                yield from inner.part(offset - start, take)
+            offset += take
+            index += 1
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Rows of bytes that are made when they are written, a few at a time.
+
+    Attributes:
+        rows: Number of rows.
+        row_bytes: Bytes of a row.
+        make: (first row, number of rows) to their bytes; the same each time.
+        batch_bytes: About how many bytes are made at a time; at least one row is.
+    """
+
+    rows: int
+    row_bytes: int
+    make: Callable[[int, int], bytes]
+    batch_bytes: int = CHUNK
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.rows * self.row_bytes
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """The bytes, batch by batch; a part need not begin or end with a row."""
+        _check_part(self, offset, length)
+        if not length:
+            return
+        batch = max(self.batch_bytes // self.row_bytes, 1)
+        end = offset + length
+        row, last = offset // self.row_bytes, -(-end // self.row_bytes)
+        while row < last:
+            count = min(batch, last - row)
+            made = self.make(row, count)
+            start = row * self.row_bytes
+            if len(made) != count * self.row_bytes:
+                raise errors.InternalError(f"{count} rows came as {len(made)} bytes", code="internal")
+            yield memoryview(made)[max(offset - start, 0) : end - start]
+            row += count
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """A run of zero bytes."""
+
+    length: int
+
+
+Piece = bytes | memoryview | Copy | Zeros
+
+
+def whole(source: Range) -> Iterator[Piece]:
+    """All pieces of a range."""
+    return source.part(0, source.length)
+
+
+def read_part(source: Range, offset: int, length: int) -> bytearray:
+    """The bytes of a part, read or computed now."""
+    made = bytearray(length)
+    view, at = memoryview(made), 0
+    for piece in source.part(offset, length):
+        for take in _split(piece):
+            take.fill(view[at : at + take.length], 0)
+            at += take.length
+    return made
+
+
+def _check_part(source: Range, offset: int, length: int) -> None:
+    if offset < 0 or length < 0 or offset + length > source.length:
+        raise errors.InternalError(f"{length} bytes from {offset} on, of {source.length}", code="internal")
+
+
+class Payload(Protocol):
+    """What a section is made of: its size is known before its bytes."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes, in order."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A payload that lies in memory."""
+
+    data: bytes | memoryview
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes, in one piece."""
+        yield self.data
+
+
+def gather_chunks(pieces: Iterator[Piece], lend: Callable[[], memoryview]) -> Iterator[tuple[memoryview, int]]:
+    """The pieces, gathered into full buffers of CHUNK bytes that `lend` gives: (buffer, bytes used)."""
+    buffer, used = lend(), 0
+    for piece in pieces:
+        for take in _split(piece):
+            # A piece may need several buffers, and several pieces may share one.
+            done = 0
+            while done < take.length:
+                if used == CHUNK:
+                    yield buffer, used
+                    buffer, used = lend(), 0
+                count = min(take.length - done, CHUNK - used)
+                take.fill(buffer[used : used + count], done)
+                used += count
+                done += count
+    yield buffer, used
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A piece in one shape: so many bytes, and a way to fetch a part of them."""
+
+    length: int
+    fill: Callable[[memoryview, int], None]
+
+
+def _split(piece: Piece) -> Iterator[_Source]:
+    if isinstance(piece, Zeros):
+
+        def fill_zeros(view: memoryview, _: int) -> None:
+            view[:] = _ZEROS[: len(view)]
+
+        yield _Source(piece.length, fill_zeros)
+    elif isinstance(piece, Copy):
+
+        def fill_copy(view: memoryview, done: int) -> None:
+            read_into(piece.descriptor, piece.offset + done, view, piece.path)
+
+        yield _Source(piece.length, fill_copy)
+    else:
+        data = memoryview(piece).cast("B")
+
+        def fill_data(view: memoryview, done: int) -> None:
+            view[:] = data[done : done + len(view)]
+
+        yield _Source(len(data), fill_data)

@@ -1,0 +1,193 @@
+"""`--quantize`: a model source whose matrices become another type while they are written.
+
+What is turned: matrices and stacks of experts of the text model, of F32, F16 or BF16, whose rows are whole blocks.
+What stays: norms, biases, all vectors, the router and the other small tensors that llama.cpp keeps exact; towers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from os import cpu_count
+from typing import Any, Self
+
+import numpy as np
+
+from ..container.pieces import Computed, Range, read_part
+from ..errors import UnsupportedError
+from ..generated.constants import GgmlType
+from ..quants import dequantize
+from ..quants.encode import Encoder, encoder
+from ..sections.dense import byte_count
+from ..sections.values import Value
+from ..sources.files import SourceFile
+from ..sources.hf_metadata import FILE_TYPE, FILE_TYPES
+from ..sources.hf_translate import F32_NAMES
+from ..sources.metadata_build import MetadataBuilder
+from ..sources.model import ModelSource, ModelTensor
+
+_NAMES = re.compile(r"(?:blk\.[0-9]+\..+|token_embd|output|per_layer_token_embd)\.weight")
+_FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
+# Kept exact by llama.cpp's quantiser too.
+_EXACT = (*F32_NAMES, "_conv.conv.weight", "altup_router.weight", "per_layer_model_proj.weight")
+_WORKERS = min(cpu_count() or 1, 16)
+_BATCH = 1 << 21  # bytes that are made at a time; as float32 they are up to eight times as many
+
+
+@dataclass(frozen=True)
+class TurnedTensor:
+    """A tensor that is stored as another type.
+
+    Attributes:
+        ggml_type: Number of the type that it becomes.
+        original: As the source has it.
+    """
+
+    ggml_type: int
+    original: ModelTensor
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.original.name
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Extents, contiguous axis first."""
+        return self.original.dims
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of its data."""
+        return byte_count(self.ggml_type, self.dims)
+
+    @property
+    def position(self) -> int:
+        """Its place among the model's tensors."""
+        return self.original.position
+
+
+class QuantizedSource:
+    """A model whose matrices become another type; everything else is the source's.
+
+    Attributes:
+        tensors: Those of the source, some of them turned.
+        metadata: That of the source, with the new `general.file_type`.
+    """
+
+    def __init__(self, model: ModelSource, ggml_type: int) -> None:
+        """Decides which tensors are turned.
+
+        Raises:
+            UnsupportedError: `quantize.type` where no tensor can be turned, `quantize.library` where the type needs
+                a library that is not installed.
+        """
+        self._model, self._type = model, ggml_type
+        self._encode = encoder(ggml_type)
+        self.tensors: Sequence[ModelTensor] = [
+            TurnedTensor(ggml_type, tensor) if self._is_turned(tensor) else tensor for tensor in model.tensors
+        ]
+        fits = any(_is_matrix(tensor) and tensor.ggml_type in (*_FLOATS, ggml_type) for tensor in model.tensors)
+        if not fits or (ggml_type not in _FLOATS and not self.turned):
+            raise UnsupportedError(
+                f"the model has no tensor that could become {GgmlType.NAMES[ggml_type]}",
+                code="quantize.type", path=model.files[0].path,
+                hint="tensors are turned in models whose architecture is known, and rows must be whole blocks",
+            )  # fmt: skip
+        changed = MetadataBuilder(model.metadata)
+        if FILE_TYPE in changed:
+            changed.u32(FILE_TYPE, FILE_TYPES[ggml_type])
+        self.metadata: dict[str, Value] = dict(changed)
+
+    @property
+    def turned(self) -> list[str]:
+        """Names of the tensors that are turned."""
+        return [tensor.name for tensor in self.tensors if isinstance(tensor, TurnedTensor)]
+
+    def _is_turned(self, tensor: ModelTensor) -> bool:
+        whole_blocks = not tensor.dims or tensor.dims[0] % GgmlType.BLOCK[self._type] == 0
+        return _is_matrix(tensor) and tensor.ggml_type in _FLOATS and tensor.ggml_type != self._type and whole_blocks
+
+    def range_of(self, tensor: Any) -> Range:
+        """The tensor's bytes; those of a turned one are made when they are asked for."""
+        if not isinstance(tensor, TurnedTensor):
+            return self._model.range_of(tensor)
+        inner = self._model.range_of(tensor.original)
+        width = tensor.dims[0]
+        row_bytes = byte_count(tensor.original.ggml_type, (width,))
+
+        def make(first: int, count: int) -> bytes:
+            stored = np.frombuffer(read_part(inner, first * row_bytes, count * row_bytes), np.uint8)
+            return _encode_rows(self._encode, stored.reshape(count, row_bytes), tensor.original.ggml_type)
+
+        return Computed(prod(tensor.dims[1:]), byte_count(self._type, (width,)), make, batch_bytes=_BATCH)
+
+    def origin(self, tensor: Any) -> dict[str, Any]:
+        """Where a tensor comes from, for a report."""
+        if not isinstance(tensor, TurnedTensor):
+            return self._model.origin(tensor)
+        origin = self._model.origin(tensor.original)
+        step = f"{GgmlType.NAMES[tensor.original.ggml_type]} to {GgmlType.NAMES[self._type]}"
+        return {**origin, "steps": [*origin.get("steps", []), step]}
+
+    # ------------------------------------------------------------ as the source has it
+
+    @property
+    def version(self) -> int:
+        """GGUF version; 0 where the source is no GGUF."""
+        return self._model.version
+
+    @property
+    def alignment(self) -> int:
+        """Alignment of the GGUF; 0 where the source is no GGUF."""
+        return self._model.alignment
+
+    @property
+    def files(self) -> Sequence[SourceFile]:
+        """Every file that is read."""
+        return self._model.files
+
+    @property
+    def assets(self) -> Mapping[str, bytes]:
+        """Raw tokenizer files by name."""
+        return self._model.assets
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """What the manifest's `extensions` shall say."""
+        return self._model.extensions
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The decoded metadata value of a key."""
+        value = self.metadata.get(key)
+        return default if value is None else value.python()
+
+    def describe_files(self) -> list[dict[str, Any]]:
+        """The files, for a report."""
+        return self._model.describe_files()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._model.__exit__(*exception)
+
+
+def _is_matrix(tensor: ModelTensor) -> bool:
+    """Whether a tensor is a matrix or a stack of them whose exact values matter little."""
+    if len(tensor.dims) not in (2, 3) or not prod(tensor.dims):
+        return False
+    return bool(_NAMES.fullmatch(tensor.name)) and not tensor.name.endswith(_EXACT)
+
+
+def _encode_rows(encode: Encoder, stored: np.ndarray[Any, Any], stored_type: int) -> bytes:
+    """Rows in another type; several threads, each with rows of its own, so that the result is always the same."""
+    share = -(-len(stored) // _WORKERS)
+    shares = [stored[start : start + share] for start in range(0, len(stored), share)]
+    if len(shares) == 1:
+        return encode(dequantize(stored, stored_type)).tobytes()
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return b"".join(pool.map(lambda rows: encode(dequantize(rows, stored_type)).tobytes(), shares))

@@ -1,0 +1,140 @@
+"""Reading ranges of a file past the page cache (O_DIRECT), or through it where the file system refuses.
+
+O_DIRECT wants offset, length and address aligned to the disk's blocks; whole pages satisfy every disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+
+from ..errors import PathError
+from ..generated.constants import PAGE
+
+LOG = logging.getLogger("gpack")
+# What file systems and kernels answer where they have no direct reads.
+_REFUSALS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def pages_before(offset: int) -> int:
+    """The last page boundary that is not behind `offset`."""
+    return offset // PAGE * PAGE
+
+
+def pages_behind(offset: int) -> int:
+    """The first page boundary that is not before `offset`."""
+    return -(-offset // PAGE) * PAGE
+
+
+class RangeFile:
+    """An open file of its own, read at any place by many threads.
+
+    Attributes:
+        path: For messages.
+        size: Bytes when it was opened.
+        direct: Reads go past the page cache.
+        refusal: Why they do not, where they should; empty where nothing was refused.
+    """
+
+    def __init__(self, descriptor: int, path: object, *, direct: bool) -> None:
+        """Opens the file behind a descriptor once more, so that both can be closed by themselves.
+
+        Raises:
+            PathError: The file cannot be opened.
+        """
+        self.path = path
+        self.size = os.fstat(descriptor).st_size
+        self.direct, self.refusal = direct, ""
+        self._descriptor = -1
+        if direct:
+            try:
+                # By its descriptor: the path may by now name another file.
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
+                self._descriptor = os.open(f"/proc/self/fd/{descriptor}", flags)
+            except OSError as error:
+                self._refuse(error)
+        if self._descriptor < 0:
+            self._descriptor = os.dup(descriptor)
+
+    def _refuse(self, error: OSError) -> None:
+        """Direct reads do not work here: says so once, and why."""
+        self.direct = False
+        self.refusal = error.strerror or str(error)
+        LOG.warning("%s: direct reads are refused (%s): reading through the page cache", self.path, self.refusal)
+
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fills `target` from byte `offset` on.
+
+        While reads are direct, `offset` and the target's address are multiples of a page, and so is its length
+        unless the file ends there.
+
+        Raises:
+            PathError: `io.short_read`: the file was cut since it was opened; `io.read`: the system reports a fault.
+        """
+        # A whole page may be asked for where the file ends; what must come is what the file had.
+        needed = min(len(target), self.size - offset)
+        done = 0
+        while done < needed:
+            # After a part that is no whole page the next place would not be aligned: the page is read again.
+            start = pages_before(done) if self.direct else done
+            try:
+                count = os.preadv(self._descriptor, [target[start:]], offset + start)
+            except OSError as error:
+                if not (self.direct and error.errno in _REFUSALS):
+                    raise PathError(
+                        f"cannot read: {error.strerror}", code="io.read", path=self.path, offset=offset + start
+                    ) from error
+                self._reopen(error)
+                continue
+            if start + count <= done:
+                raise PathError(
+                    f"the file ended while it was being read; it had {self.size} bytes when it was opened",
+                    code="io.short_read", path=self.path, offset=offset + done,
+                    hint="do not change a file while it is used",
+                )  # fmt: skip
+            done = start + count
+
+    def _reopen(self, error: OSError) -> None:
+        """Turns direct reads off for the open file; other threads see a descriptor of the same number."""
+        import fcntl
+
+        self._refuse(error)
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+    def check_length(self) -> None:
+        """Makes sure that the file was not cut: touching lost pages of a map ends the process.
+
+        Raises:
+            PathError: `io.short_read`.
+        """
+        size = os.fstat(self._descriptor).st_size
+        if size < self.size:
+            raise PathError(
+                f"the file was cut to {size} bytes while it was in use, it had {self.size}",
+                code="io.short_read", path=self.path, hint="do not change a file while it is used",
+            )  # fmt: skip
+
+    def map(self, offset: int, length: int) -> memoryview:
+        """A range of the file, mapped; the map is unmapped with the last view of it.
+
+        Raises:
+            PathError: `io.mmap`: the file system refuses.
+        """
+        self.check_length()
+        start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        try:
+            mapped = mmap.mmap(self._descriptor, offset - start + length, access=mmap.ACCESS_READ, offset=start)
+        except (OSError, ValueError) as error:
+            raise PathError(
+                f"the file cannot be mapped: {error}", code="io.mmap", path=self.path, hint="copy it to a local disk"
+            ) from error
+        return memoryview(mapped)[offset - start :]
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

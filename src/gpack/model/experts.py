@@ -1,0 +1,397 @@
+"""Routed experts at run time: from the pack or from external shards, read, cached in memory, or mapped."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from ..errors import MissingError, PathError, UsageError
+from ..generated.constants import ExpertRole
+from ..pack import Pack, Place
+from ..pack import open as open_pack
+from ..sections.homes import layer_of
+from ..tensor import Tensor
+from .direct import RangeFile, pages_before, pages_behind
+from .located import Located, locate_in_pack
+from .numa import Interleaver
+
+LOG = logging.getLogger("gpack")
+MMAP_VARIABLE = "GUILD_EXPERT_MMAP"
+IO_MODES = ("auto", "mmap", "read", "direct")
+
+
+class Expert(NamedTuple):
+    """The matrices of one expert, read-only, rows of `ne0` elements; `gate` is None where the layer has none."""
+
+    gate: Tensor | None
+    up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix of every expert of a layer.
+
+    Attributes:
+        role: Of ExpertRole: GATE, UP or DOWN.
+        file: Number of the file.
+        offset: Expert 0's slice in the file.
+        length: Bytes of a slice.
+        stride: Distance between slices.
+    """
+
+    name: str
+    role: int
+    ggml_type: int
+    dims: tuple[int, int]
+    file: int
+    offset: int
+    length: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Matrices that lie next to each other in every expert: one read fetches them."""
+
+    matrices: tuple[Matrix, ...]
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return sum(matrix.length for matrix in self.matrices)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The routed experts of a layer."""
+
+    n_expert: int
+    runs: tuple[Run, ...]
+
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of one expert."""
+        return sum(run.length for run in self.runs)
+
+
+@dataclass
+class CacheCounts:
+    """What the cache did so far.
+
+    Attributes:
+        hits, misses: Calls that found their expert in memory, and that did not.
+        evictions: Experts that made room for others.
+        cached_bytes: Bytes held now.
+        read_bytes: Bytes asked of the files.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    cached_bytes: int = 0
+    read_bytes: int = 0
+
+
+class FileExpertSource:
+    """The routed experts of a pack, embedded or external, one at a time and from any thread.
+
+    Attributes:
+        io: How experts come: `mmap`, `read` or `direct`.
+        layers: The layers that have routed experts, by number.
+        budget_bytes: Most bytes that stay in memory; of no use with `mmap`, where the system decides.
+        counts: What the cache did.
+    """
+
+    def __init__(
+        self, located: Sequence[Located], path: object, *, io: str, budget_bytes: int | None, interleave: Interleaver
+    ) -> None:
+        """`open_gpack` is the way to make one."""
+        self._path = path
+        self._files: list[RangeFile] = []
+        self._maps: list[memoryview] = []
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[tuple[int, int], tuple[Expert, int]] = OrderedDict()
+        self._loading: dict[tuple[int, int], threading.Event] = {}
+        self._interleave = interleave
+        self.counts = CacheCounts()
+        self.io = io
+        try:
+            self.layers = _layers(located, self._files, direct=io == "direct")
+            if io == "mmap":
+                self._map_files()
+            if self.io == "direct" and not all(file.direct for file in self._files):
+                self.io = "read"  # the file has told why
+        except BaseException:
+            self.close()
+            raise
+        self.budget_bytes = _default_budget() if budget_bytes is None else budget_bytes
+
+    @classmethod
+    def open_gpack(
+        cls,
+        pack: Pack | str | os.PathLike[str],
+        *,
+        expert_dir: str | os.PathLike[str] | None = None,
+        budget_bytes: int | None = None,
+        mmap: bool | None = None,
+        io: str = "auto",
+        interleave: bool | Interleaver | None = None,
+    ) -> Self:
+        """The experts of a pack; shards of external experts are opened and checked now.
+
+        Args:
+            pack: An open pack, or a path; neither need stay open.
+            expert_dir: Folder of the shards, where `pack` is a path; default the pack's own.
+            budget_bytes: Most bytes of experts to keep in memory; 0 for none, default half of the free memory.
+            mmap: Give out arrays over the mapped files, nothing copied; default what GUILD_EXPERT_MMAP says (1: yes).
+            io: `mmap`, `read` (through the page cache), `direct` (past it), or `auto`: `mmap` where it is asked
+                for, else `read`. Where `mmap` or `direct` is refused it is `read`, and the log says so.
+            interleave: Spread what is kept in memory over NUMA nodes; default where there are several.
+
+        Raises:
+            GpackError: The pack or a shard cannot be used; codes as `gpack.open` and `shard.*`.
+            UsageError: There is no such mode, or the budget is negative.
+        """
+        with ExitStack() as stack:
+            if not isinstance(pack, Pack):
+                # Its files are opened once more, so it need not stay open.
+                pack = stack.enter_context(open_pack(pack, expert_dir=expert_dir))
+            located = list(locate_in_pack(pack, experts_only=True).values())
+            return cls.open_located(
+                located, pack.container.path, budget_bytes=budget_bytes, mmap=mmap, io=io, interleave=interleave
+            )
+
+    @classmethod
+    def open_located(
+        cls,
+        located: Sequence[Located],
+        path: object,
+        *,
+        budget_bytes: int | None = None,
+        mmap: bool | None = None,
+        io: str = "auto",
+        interleave: bool | Interleaver | None = None,
+    ) -> Self:
+        """Routed experts whose files are known; the arguments are those of `open_gpack`.
+
+        Args:
+            path: The model's file, for messages.
+        """
+        if io not in IO_MODES:
+            raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
+        if budget_bytes is not None and budget_bytes < 0:
+            raise UsageError(f"the budget is {budget_bytes} bytes", code="usage", field="budget_bytes")
+        if io == "auto":
+            wanted = os.environ.get(MMAP_VARIABLE) == "1" if mmap is None else mmap
+            io = "mmap" if wanted else "read"
+        elif mmap is not None and mmap != (io == "mmap"):
+            raise UsageError(f"mmap is {mmap}, io is {io!r}", code="usage", field="mmap")
+        if isinstance(interleave, Interleaver):
+            spreader = interleave
+        else:
+            spreader = Interleaver([] if interleave is False else None, asked=interleave is True)
+        return cls(located, path, io=io, budget_bytes=budget_bytes, interleave=spreader)
+
+    def get(self, layer: int, expert: int) -> Expert:
+        """The matrices of one expert; the arrays stay valid when it leaves the cache or the source is closed.
+
+        Raises:
+            MissingError: There is no such layer or expert.
+            PathError: The file was cut, or the disk failed.
+        """
+        found = self.layers.get(layer)
+        if found is None or not 0 <= expert < found.n_expert:
+            raise MissingError(f"there is no expert {expert} in layer {layer}", code="experts.missing", path=self._path)
+        if self.io == "mmap":
+            return self._mapped(found, expert)
+        return self._cached((layer, expert), found)
+
+    # ------------------------------------------------------------ mapped
+
+    def _map_files(self) -> None:
+        try:
+            self._maps = [file.map(0, file.size) for file in self._files]
+        except PathError as error:
+            self.io = "read"
+            LOG.warning("%s: reading experts instead", error)
+
+    def _mapped(self, layer: Layer, expert: int) -> Expert:
+        for number in {matrix.file for run in layer.runs for matrix in run.matrices}:
+            self._files[number].check_length()
+        slices = {}
+        for run in layer.runs:
+            for matrix in run.matrices:
+                start = matrix.offset + expert * matrix.stride
+                slices[matrix.role] = _array(matrix, self._maps[matrix.file][start : start + matrix.length])
+        return _expert(slices)
+
+    # ------------------------------------------------------------ read and kept
+
+    def _cached(self, key: tuple[int, int], layer: Layer) -> Expert:
+        while True:
+            with self._lock:
+                held = self._cache.get(key)
+                if held is not None:
+                    self._cache.move_to_end(key)
+                    self.counts.hits += 1
+                    return held[0]
+                other = self._loading.get(key)
+                if other is None:
+                    self._loading[key] = threading.Event()
+                    self.counts.misses += 1
+                    break
+            other.wait()  # another thread reads it
+            if not self._fits(layer):
+                # It is not kept, so there is nothing more to wait for.
+                with self._lock:
+                    self.counts.misses += 1
+                return self._read(layer, key[1])[0]
+        try:
+            made, size = self._read(layer, key[1])
+            self._keep(key, made, size)
+            return made
+        finally:
+            with self._lock:
+                self._loading.pop(key).set()
+
+    def _fits(self, layer: Layer) -> bool:
+        return layer.expert_bytes <= self.budget_bytes
+
+    def _keep(self, key: tuple[int, int], made: Expert, size: int) -> None:
+        with self._lock:
+            if size > self.budget_bytes:
+                return
+            while self.counts.cached_bytes + size > self.budget_bytes:
+                _, (_, freed) = self._cache.popitem(last=False)
+                self.counts.cached_bytes -= freed
+                self.counts.evictions += 1
+            self._cache[key] = made, size
+            self.counts.cached_bytes += size
+
+    def _read(self, layer: Layer, expert: int) -> tuple[Expert, int]:
+        """An expert in buffers of its own, and how many bytes those take."""
+        slices, taken = {}, 0
+        for run in layer.runs:
+            first = run.matrices[0]
+            file = self._files[first.file]
+            start = first.offset + expert * first.stride
+            # Direct reads take whole pages; what is wanted lies somewhere inside.
+            begin = pages_before(start) if file.direct else start
+            end = pages_behind(start + run.length) if file.direct else start + run.length
+            buffer = self._allocate(end - begin, aligned=file.direct)
+            file.read_into(buffer, begin)
+            taken += end - begin
+            at = start - begin
+            for matrix in run.matrices:
+                slices[matrix.role] = _array(matrix, buffer[at : at + matrix.length].toreadonly())
+                at += matrix.length
+        with self._lock:
+            self.counts.read_bytes += taken
+        return _expert(slices), taken
+
+    def _allocate(self, length: int, *, aligned: bool) -> memoryview:
+        """A buffer; page-aligned, and spread over the nodes, where that is wanted."""
+        if not aligned and not self._interleave.active:
+            return memoryview(bytearray(length))
+        # Private maps of one policy merge into one; their number is limited.
+        buffer = mmap.mmap(-1, pages_behind(max(length, 1)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if self._interleave.active:
+            # Before the first touch: that is when a page gets its node.
+            anchor = ctypes.c_char.from_buffer(buffer)
+            self._interleave.spread(ctypes.addressof(anchor), len(buffer))
+            del anchor
+        return memoryview(buffer)[:length]
+
+    def close(self) -> None:
+        """Closes the files; arrays that were given out stay valid."""
+        for file in self._files:
+            file.close()
+        with self._lock:
+            self._cache.clear()
+            self._maps.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _expert(slices: dict[int, Tensor]) -> Expert:
+    return Expert(slices.get(ExpertRole.GATE), slices[ExpertRole.UP], slices[ExpertRole.DOWN])
+
+
+def _array(matrix: Matrix, data: memoryview) -> Tensor:
+    return Tensor.over(data, name=matrix.name, ggml_type=matrix.ggml_type, dims=matrix.dims)
+
+
+def _default_budget() -> int:
+    """Half of the memory that is free."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            line = next(line for line in file if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) * 1024 // 2
+    except (OSError, StopIteration, ValueError):
+        return 1 << 30
+
+
+# ---------------------------------------------------------------- what lies where
+
+
+def _layers(located: Sequence[Located], files: list[RangeFile], *, direct: bool) -> dict[int, Layer]:
+    """All layers of routed experts, a draft layer's too; their files are opened and added to `files`."""
+    opened: dict[int, int] = {}
+    matrices: dict[int, list[Matrix]] = {}
+    counts: dict[int, int] = {}
+    for tensor in located:
+        layer = layer_of(tensor.name)
+        if layer is None or tensor.place is None:
+            raise UsageError(f"{tensor.name} does not lie in a file as an expert does", code="usage")
+        place = tensor.place
+        if place.descriptor not in opened:
+            files.append(RangeFile(place.descriptor, place.path, direct=direct))
+            opened[place.descriptor] = len(files) - 1
+        counts[layer] = tensor.dims[2]
+        matrices.setdefault(layer, []).extend(_matrices(tensor, place, opened[place.descriptor]))
+    return {layer: Layer(counts[layer], _runs(matrices[layer])) for layer in sorted(matrices)}
+
+
+def _matrices(tensor: Located, place: Place, file: int) -> list[Matrix]:
+    """The matrices of a tensor: itself, or the halves of a fused one, gate rows first."""
+    ne0, ne1 = tensor.dims[:2]
+    parts = (ExpertRole.GATE, ExpertRole.UP) if tensor.role == ExpertRole.GATE_UP else (tensor.role,)
+    length = place.length // len(parts)
+    return [
+        Matrix(
+            tensor.name, role, tensor.ggml_type, (ne0, ne1 // len(parts)), file,
+            place.offset + part * length, length, place.stride,
+        )
+        for part, role in enumerate(parts)
+    ]  # fmt: skip
+
+
+def _runs(matrices: Sequence[Matrix]) -> tuple[Run, ...]:
+    """Matrices that follow each other at once in every expert, together."""
+    runs: list[list[Matrix]] = []
+    for matrix in sorted(matrices, key=lambda matrix: (matrix.file, matrix.offset)):
+        last = runs[-1][-1] if runs else None
+        follows = (
+            last is not None
+            and (last.file, last.stride) == (matrix.file, matrix.stride)
+            and last.offset + last.length == matrix.offset
+            and sum(other.length for other in runs[-1]) + matrix.length <= matrix.stride
+        )
+        if follows:
+            runs[-1].append(matrix)
+        else:
+            runs.append([matrix])
+    return tuple(Run(tuple(run)) for run in runs)

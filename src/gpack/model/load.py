@@ -1,0 +1,186 @@
+"""Loading a model: from its pack, or from its GGUF where the pack cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..errors import GpackError, MissingError, UsageError
+from ..generated.constants import SectionKind
+from ..pack import Metadata, Pack
+from ..pack import open as open_pack
+from ..sections.homes import PLE
+from ..sources.model import ModelSource
+from ..sources.open import open_gguf
+from .experts import IO_MODES, FileExpertSource
+from .located import Located, locate_in_pack, locate_in_source, routed
+from .ple import PleIo, PleTable
+from .tensors import TensorMap
+
+LOG = logging.getLogger("gpack")
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class ModelPaths:
+    """Where a model is.
+
+    Attributes:
+        gpack_path: The pack.
+        primary_model_path: The GGUF, one file or any shard: what is loaded where the pack cannot be used.
+        expert_dir: Folder of the shards of external experts; default the pack's own.
+        pack_dir, mtp_dir: Pack directory and draft layer that go with the GGUF.
+    """
+
+    gpack_path: Path | None = None
+    primary_model_path: Path | None = None
+    expert_dir: Path | None = None
+    pack_dir: Path | None = None
+    mtp_dir: Path | None = None
+
+
+class GuildModel:
+    """A loaded model's weights. Use it as a context manager, or call `close`.
+
+    Attributes:
+        path: The file that was loaded.
+        pack: The pack; None where the GGUF was loaded.
+        fallback: Why the pack could not be used; None where it was, or none was named.
+        tensors: All tensors, by name.
+        metadata: The metadata of the source: keys to Python values.
+        experts: The routed experts, one at a time; None where the model has none.
+        ple: The table of per-layer embeddings; None where the model has none.
+    """
+
+    def __init__(
+        self, path: Path, pack: Pack | None, metadata: Metadata | SourceMetadata, resources: ExitStack
+    ) -> None:
+        """`load` is the way to make one."""
+        self.path = os.fspath(path)
+        self.pack = pack
+        self.metadata = metadata
+        self.fallback: GpackError | None = None
+        self.tensors: Mapping[str, Any] = {}
+        self.experts: FileExpertSource | None = None
+        self.ple: PleTable | None = None
+        self._resources = resources
+
+    @classmethod
+    def load(
+        cls,
+        paths: ModelPaths | Path,
+        *,
+        io: str = "auto",
+        verify_all_hashes: bool = False,
+        expert_budget_bytes: int | None = None,
+        ple_io: PleIo = PleIo.Direct,
+    ) -> Self:
+        """Loads a model: the pack, or where it is unreadable or invalid, and a GGUF is configured, the GGUF.
+
+        Then one warning is logged, with the reason. All places of tensors are checked, and shards of external experts
+        opened, so that what cannot be used shows now.
+
+        Args:
+            paths: Where the model is, or the path of the pack alone.
+            io: `mmap`, `read`, `direct` (for experts; other tensors are read), or `auto`: tensors are mapped, experts
+                as `FileExpertSource.open_gpack` says.
+            verify_all_hashes: Check every section's SHA-256 first, which reads the whole pack.
+            expert_budget_bytes: Most bytes of experts to keep in memory.
+            ple_io: How rows of the table of per-layer embeddings are read.
+
+        Raises:
+            GpackError: What is wrong with the pack, where there is no GGUF to fall back to; else with the GGUF.
+            UsageError: Neither is configured.
+        """
+        if io not in IO_MODES:
+            raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
+        where = paths if isinstance(paths, ModelPaths) else ModelPaths(gpack_path=paths)
+        if where.gpack_path is None:
+            if where.primary_model_path is None:
+                raise UsageError("neither a pack nor a GGUF is configured", code="usage")
+            return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, ple_io)
+        try:
+            return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, ple_io)
+        except GpackError as error:
+            if where.primary_model_path is None:
+                raise
+            LOG.warning("%s; loading %s instead", error, os.fspath(where.primary_model_path))
+            made = cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, ple_io)
+            made.fallback = error
+            return made
+
+    @classmethod
+    def _from_pack(
+        cls, where: ModelPaths, path: Path, io: str, verify: bool, budget: int | None, ple_io: PleIo
+    ) -> Self:
+        with ExitStack() as stack:
+            pack = stack.enter_context(open_pack(path, verify_all_hashes=verify, expert_dir=where.expert_dir))
+            located = locate_in_pack(pack)
+            if pack.container.find(SectionKind.TOKENIZER_BIN) is not None:
+                _ = pack.tokenizer_table
+            made = cls(path, pack, pack.metadata, stack)
+            made._attach(located, io, budget, ple_io)
+            made._resources = stack.pop_all()
+            return made
+
+    @classmethod
+    def _from_gguf(cls, where: ModelPaths, path: Path, io: str, budget: int | None, ple_io: PleIo) -> Self:
+        with ExitStack() as stack:
+            source: ModelSource = open_gguf(path, pack_dir=where.pack_dir, mtp_dir=where.mtp_dir)
+            stack.enter_context(source)
+            made = cls(path, None, SourceMetadata(source), stack)
+            made._attach(locate_in_source(source), io, budget, ple_io)
+            made._resources = stack.pop_all()
+            return made
+
+    def _attach(self, located: Mapping[str, Located], io: str, budget: int | None, ple_io: PleIo) -> None:
+        """Everything that reads the files; each piece is closed with the model."""
+        stack = self._resources
+        tensors = TensorMap(located, io=io)
+        stack.callback(tensors.close)
+        self.tensors = tensors
+        if experts := routed(located):
+            self.experts = FileExpertSource.open_located(experts, self.path, io=io, budget_bytes=budget)
+            stack.callback(self.experts.close)
+        table = located.get(PLE)
+        if table is not None and table.place is not None and len(table.dims) == 2:
+            self.ple = PleTable.open_located(table, io=ple_io)
+            stack.callback(self.ple.close)
+
+    def close(self) -> None:
+        """Closes all files; arrays that were given out stay valid."""
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SourceMetadata(Mapping[str, Any]):
+    """The metadata of a model that is no pack; values are decoded when they are asked for."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self._values = source.metadata
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __getitem__(self, key: str) -> Any:
+        """The value.
+
+        Raises:
+            MissingError: There is no such key.
+        """
+        value = self._values.get(key)
+        if value is None:
+            raise MissingError(f"there is no key {key!r}", code="pack.no_key")
+        return value.python()

@@ -1,0 +1,197 @@
+"""The n-gram row hash of qwen4exp: which rows of the table of per-layer embeddings a token touches.
+
+For every position the last 2, 3, ... tokens are mixed with odd multipliers, and each head takes its row of a range of
+its own: `row = mix mod vocab_size + offset`. Integers wrap at 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, UsageError
+
+Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15  # of SplitMix64
+_LAYER_STEP = 10007
+DEFAULT_SEED = 1234
+
+
+@dataclass(frozen=True)
+class NgramHash:
+    """The constants of a model's hash.
+
+    Attributes:
+        ngram_size: Tokens of the longest n-gram; there are n-grams of 2 to so many.
+        heads_per_ngram: Rows to each length of n-gram.
+        multipliers: One for each place, the newest token's first.
+        head_offsets, head_vocab_sizes: First row and number of rows of each head.
+        eos_token_id: Where it stands before a token, the context ends.
+    """
+
+    ngram_size: int
+    heads_per_ngram: int
+    multipliers: tuple[int, ...]
+    head_offsets: tuple[int, ...]
+    head_vocab_sizes: tuple[int, ...]
+    eos_token_id: int
+
+    def __post_init__(self) -> None:
+        """Raises:
+        FormatError: `ple.hash`: the constants do not fit each other.
+        """
+        heads = (self.ngram_size - 1) * self.heads_per_ngram
+        lengths = (len(self.multipliers), len(self.head_offsets), len(self.head_vocab_sizes))
+        if self.ngram_size < 2 or self.heads_per_ngram < 1 or lengths != (self.ngram_size, heads, heads):
+            raise _fault(f"{self.ngram_size}-grams of {self.heads_per_ngram} heads have {lengths} constants")
+        if min(self.head_vocab_sizes) < 1 or min(self.head_offsets) < 0 or not 0 <= max(self.multipliers) <= _MASK:
+            raise _fault("a constant is out of its range")
+
+    @classmethod
+    def from_metadata(cls, get: Callable[[str], Any], architecture: str = "qwen4exp") -> NgramHash:
+        """The hash of a model, from its metadata.
+
+        Args:
+            get: Decoded metadata value of a key, or None.
+
+        Raises:
+            FormatError: `ple.hash`: a key is missing or no such number.
+        """
+
+        def number(key: str) -> int:
+            value = get(f"{architecture}.{key}")
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _fault(f"{architecture}.{key} is {value!r}, no integer")
+            return value
+
+        def numbers(key: str) -> tuple[int, ...]:
+            value = get(f"{architecture}.{key}")
+            if not isinstance(value, list) or not all(type(item) is int for item in value):
+                raise _fault(f"{architecture}.{key} is no array of integers")
+            return tuple(value)
+
+        return cls(
+            ngram_size=number("ple.ngram_size"),
+            heads_per_ngram=number("ple.heads_per_ngram"),
+            multipliers=numbers("ple.layer_multipliers"),
+            head_offsets=numbers("ple.head_offsets"),
+            head_vocab_sizes=numbers("ple.head_vocab_sizes"),
+            eos_token_id=number("ple.eos_token_id"),
+        )
+
+    @property
+    def row_count(self) -> int:
+        """Rows that the table must have at least."""
+        ends = (at + size for at, size in zip(self.head_offsets, self.head_vocab_sizes, strict=True))
+        return max(ends)
+
+    def rows(self, tokens: Tokens, previous: Tokens = ()) -> npt.NDArray[np.int64]:
+        """int64 [tokens, heads]: the rows of each token.
+
+        Args:
+            tokens: Ids of consecutive tokens.
+            previous: The tokens of the sequence before them; the last `ngram_size - 1` count. Empty at its start.
+        """
+        return ngram_rows(
+            tokens,
+            multipliers=self.multipliers,
+            head_offsets=self.head_offsets,
+            head_vocab_sizes=self.head_vocab_sizes,
+            heads_per_ngram=self.heads_per_ngram,
+            eos_token_id=self.eos_token_id,
+            previous=previous,
+        )
+
+
+def ngram_rows(
+    tokens: Tokens,
+    *,
+    multipliers: Sequence[int],
+    head_offsets: Sequence[int],
+    head_vocab_sizes: Sequence[int],
+    heads_per_ngram: int,
+    eos_token_id: int,
+    previous: Tokens = (),
+) -> npt.NDArray[np.int64]:
+    """int64 [tokens, heads]: the rows of each token; the arguments are those of `NgramHash`."""
+    size = len(multipliers)
+    history = _ids(previous)[-(size - 1) :]
+    # Before the start of the sequence there is nothing, which counts as an end-of-sequence token.
+    missing = np.full(size - 1 - len(history), eos_token_id, np.int64)
+    line = np.concatenate([missing, history, _ids(tokens)])
+    count = len(line) - (size - 1)
+    factors = np.array(multipliers, np.uint64)
+    mixed = line[size - 1 :].astype(np.uint64) * factors[0]
+    cut = np.zeros(count, np.bool_)
+    rows = []
+    for back in range(1, size):
+        older = line[size - 1 - back : len(line) - back]
+        # Once the context is cut, all that is older is cut too.
+        cut |= older == eos_token_id
+        mixed = mixed ^ np.where(cut, np.int64(eos_token_id), older).astype(np.uint64) * factors[back]
+        heads = slice((back - 1) * heads_per_ngram, back * heads_per_ngram)
+        sizes = np.array(head_vocab_sizes[heads], np.uint64)
+        rows.append((mixed[:, None] % sizes).astype(np.int64) + np.array(head_offsets[heads], np.int64))
+    return np.concatenate(rows, axis=1)
+
+
+def derive_multipliers(vocab_size: int, ngram_size: int, *, layer: int = 0, seed: int = DEFAULT_SEED) -> list[int]:
+    """The multipliers that such a model is made with.
+
+    Args:
+        layer: Number of the layer among those with per-layer embeddings.
+    """
+    half = ((1 << 63) - 1) // vocab_size // 2
+    starts = (seed + _LAYER_STEP * layer + _GAMMA * (place + 1) for place in range(ngram_size))
+    return [2 * (_splitmix64(start) % half) + 1 for start in starts]
+
+
+def derive_vocab_sizes(count: int, above: int) -> list[int]:
+    """The first `count` primes that are greater than `above`: one range of rows for each head."""
+    found: list[int] = []
+    candidate = above
+    while len(found) < count:
+        candidate += 1
+        if _is_prime(candidate):
+            found.append(candidate)
+    return found
+
+
+def derive_offsets(sizes: Sequence[int]) -> list[int]:
+    """First rows of the heads: one range after the other."""
+    return [0, *accumulate(sizes[:-1])]
+
+
+def _splitmix64(state: int) -> int:
+    state = (state + _GAMMA) & _MASK
+    state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK
+    return state ^ state >> 31
+
+
+def _is_prime(number: int) -> bool:
+    if number < 4 or number % 2 == 0:
+        return number in (2, 3)
+    divisor = 3
+    while divisor * divisor <= number:
+        if number % divisor == 0:
+            return False
+        divisor += 2
+    return True
+
+
+def _ids(tokens: Tokens) -> npt.NDArray[np.int64]:
+    made = np.asarray(tokens, np.int64)
+    if made.ndim != 1 or (made.size and made.min() < 0):
+        raise UsageError("token ids are one line of numbers from 0 on", code="usage", field="tokens")
+    return made
+
+
+def _fault(message: str) -> FormatError:
+    return FormatError(message, code="ple.hash", section="metadata")

@@ -1,0 +1,325 @@
+"""The table of per-layer embeddings: rows by number out of a file that may be much larger than memory."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..container.structure import open_file
+from ..errors import BoundsError, MissingError, PathError, UsageError
+from ..generated.constants import PAGE, GgmlType, SectionKind
+from ..pack import Pack
+from ..pack import open as open_pack
+from ..quants import dequantize
+from ..sections.homes import PLE
+from .direct import RangeFile
+from .located import Located
+from .row_cache import RowCache
+
+LOG = logging.getLogger("gpack")
+Ids = Sequence[int] | npt.NDArray[np.integer[Any]]
+Rows = npt.NDArray[np.uint8]
+CACHE_BYTES = 64 << 20
+READS_IN_FLIGHT = 16
+_BATCH_PAGES = 4096  # pages that one round of reads may take: 16 MiB
+_RUN_PAGES = 32  # pages next to each other that one read takes at most
+
+
+class PleIo(Enum):
+    """How rows are read."""
+
+    Direct = "direct"  # 4 KiB-aligned reads past the page cache, and a cache of rows of our own
+    Mmap = "mmap"  # the mapped file, and the system's page cache
+
+
+@dataclass(frozen=True)
+class PleCounts:
+    """What a table did so far.
+
+    Attributes:
+        hits, misses: Rows that the row cache had, and had not; 0 in Mmap mode.
+        reads, read_bytes: Reads of the file.
+    """
+
+    hits: int
+    misses: int
+    reads: int
+    read_bytes: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the rows that needed no read."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+class PleTable:
+    """Rows of a table in a file, from any thread. Use it as a context manager, or call `close`.
+
+    Attributes:
+        ggml_type, ne0, ne1: Type, length of a row, number of rows.
+        row_bytes: Bytes of a row.
+        io: The mode that was asked for.
+        direct: Reads really go past the page cache.
+        fallback: Why the mode is not what was asked for; empty where it is.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        path: object,
+        offset: int,
+        *,
+        ggml_type: int,
+        ne0: int,
+        ne1: int,
+        io: PleIo,
+        cache_bytes: int,
+        reads_in_flight: int,
+    ) -> None:
+        """`open_gpack` and `open_raw` are the ways to make one."""
+        self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, io
+        self.row_bytes = _row_bytes(ggml_type, ne0)
+        self.fallback = ""
+        self._offset, self._path = offset, path
+        self._lock = threading.Lock()
+        self._reads = self._read_bytes = 0
+        self._view: Rows | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._arena: mmap.mmap | None = None
+        self._file = RangeFile(descriptor, path, direct=io is PleIo.Direct)
+        try:
+            if offset < 0 or ne1 < 0 or offset + ne1 * self.row_bytes > self._file.size:
+                raise BoundsError(
+                    f"{ne1} rows of {self.row_bytes} bytes from byte {offset} on leave the file of "
+                    f"{self._file.size} bytes",
+                    code="ple.bounds", path=path, offset=offset,
+                )  # fmt: skip
+            if io is PleIo.Mmap:
+                self._map()
+        except BaseException:
+            self._file.close()
+            raise
+        self._in_flight = max(reads_in_flight, 1)
+        self._cache = RowCache(self.row_bytes, cache_bytes if self._view is None else 0)
+
+    @classmethod
+    def open_raw(
+        cls,
+        path: str | os.PathLike[str],
+        offset: int,
+        *,
+        ggml_type: int,
+        ne0: int,
+        ne1: int,
+        io: PleIo = PleIo.Direct,
+        cache_bytes: int = CACHE_BYTES,
+        reads_in_flight: int = READS_IN_FLIGHT,
+    ) -> Self:
+        """The table of `ne1` rows of `ne0` elements that begins at byte `offset` of a file.
+
+        Args:
+            io: Where the file system refuses it, rows are read through the page cache, and the log says so.
+            cache_bytes: Memory for the row cache of Direct mode; 0 for none.
+            reads_in_flight: Reads that are under way at a time.
+
+        Raises:
+            PathError: The file is missing or unreadable.
+            BoundsError: `ple.bounds`: the table does not lie inside the file.
+            UsageError: `ple.shape`: the type is not known, or a row is not made of whole blocks.
+        """
+        descriptor, _ = open_file(path)
+        try:
+            return cls(
+                descriptor, path, offset, ggml_type=ggml_type, ne0=ne0, ne1=ne1, io=io,
+                cache_bytes=cache_bytes, reads_in_flight=reads_in_flight,
+            )  # fmt: skip
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def open_gpack(
+        cls,
+        pack: Pack | str | os.PathLike[str],
+        *,
+        io: PleIo = PleIo.Direct,
+        cache_bytes: int = CACHE_BYTES,
+        reads_in_flight: int = READS_IN_FLIGHT,
+    ) -> Self:
+        """The table of a pack's PleBlob, at its exact offset in the file. The pack may be closed afterwards.
+
+        Raises:
+            MissingError: `ple.missing`: the pack has no such table.
+            GpackError: As `gpack.open` and `open_raw`.
+        """
+        if not isinstance(pack, Pack):
+            with open_pack(pack) as opened:
+                return cls.open_gpack(opened, io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight)
+        if pack.container.find(SectionKind.PLE_BLOB) is None:
+            raise MissingError(
+                "there is no table of per-layer embeddings", code="ple.missing", path=pack.container.path
+            )
+        row = pack.info(PLE)
+        table = Located(PLE, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place(PLE))
+        return cls.open_located(table, io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight)
+
+    @classmethod
+    def open_located(
+        cls,
+        table: Located,
+        *,
+        io: PleIo = PleIo.Direct,
+        cache_bytes: int = CACHE_BYTES,
+        reads_in_flight: int = READS_IN_FLIGHT,
+    ) -> Self:
+        """A table whose place in an open file is known; the arguments are those of `open_raw`.
+
+        Raises:
+            UsageError: `ple.shape`: it is no matrix that lies in a file.
+        """
+        if table.place is None or len(table.dims) != 2:
+            raise UsageError(f"{table.name} is no matrix that lies in a file", code="ple.shape")
+        ne0, ne1 = table.dims
+        return cls(
+            table.place.descriptor, table.place.path, table.place.offset, ggml_type=table.ggml_type, ne0=ne0, ne1=ne1,
+            io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ rows
+
+    def rows(self, ids: Ids) -> Rows:
+        """uint8 [..., row bytes]: the stored bytes of rows, in the shape of `ids`.
+
+        Raises:
+            BoundsError: `ple.row`: there is no such row.
+            PathError: The file was cut, or the disk failed.
+        """
+        asked = np.asarray(ids, np.int64)
+        if asked.size and not (asked.min() >= 0 and asked.max() < self.ne1):
+            wrong = asked[(asked < 0) | (asked >= self.ne1)].flat[0]
+            raise BoundsError(f"there is no row {wrong}, the table has {self.ne1}", code="ple.row", path=self._path)
+        if self._view is not None:
+            self._file.check_length()
+            mapped: Rows = self._view[asked]
+            return mapped
+        single, back = np.unique(asked.ravel(), return_inverse=True)
+        out = np.empty((len(single), self.row_bytes), np.uint8)
+        with self._lock:
+            missing = self._cache.look_up(single, out)
+            if len(missing):
+                self._fetch(single[missing], out, missing)
+                self._cache.insert(single[missing], out[missing])
+        gathered: Rows = out[back].reshape(*asked.shape, self.row_bytes)
+        return gathered
+
+    def values(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """float32 [..., ne0]: the values of rows.
+
+        Raises:
+            UnsupportedError: The type has no dequantiser.
+            GpackError: As `rows`.
+        """
+        return dequantize(self.rows(ids), self.ggml_type)
+
+    @property
+    def direct(self) -> bool:
+        """Whether reads go past the page cache."""
+        return self._view is None and self._file.direct
+
+    @property
+    def counts(self) -> PleCounts:
+        """What the table did so far."""
+        return PleCounts(self._cache.hits, self._cache.misses, self._reads, self._read_bytes)
+
+    # ------------------------------------------------------------ mapped
+
+    def _map(self) -> None:
+        try:
+            view = self._file.map(self._offset, self.ne1 * self.row_bytes)
+        except PathError as error:
+            self.fallback = error.message
+            LOG.warning("%s: reading rows through the page cache instead", error)
+            return
+        owner = view.obj
+        if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+            owner.madvise(mmap.MADV_RANDOM)  # a row is needed alone: what follows it is not
+        self._view = np.frombuffer(view, np.uint8).reshape(self.ne1, self.row_bytes)
+
+    # ------------------------------------------------------------ read
+
+    def _fetch(self, ids: npt.NDArray[np.int64], out: Rows, places: npt.NDArray[np.int64]) -> None:
+        """Reads rows, sorted by number, into `out[places]`: whole pages, many at a time."""
+        starts = self._offset + ids * self.row_bytes
+        first, last = starts // PAGE, (starts + self.row_bytes - 1) // PAGE
+        spans = last - first + 1
+        at = 0
+        while at < len(ids):
+            # As many rows as the arena has pages for; one row may be larger than a batch.
+            total = np.cumsum(spans[at:])
+            count = max(int(np.searchsorted(total, _BATCH_PAGES, side="right")), 1)
+            part = slice(at, at + count)
+            pages = np.unique(np.concatenate([first[part] + step for step in range(int(spans[part].max()))]))
+            pages = pages[pages <= last[part].max()]
+            arena = self._read_pages(pages)
+            begin = np.searchsorted(pages, first[part]) * PAGE + starts[part] % PAGE
+            out[places[part]] = arena[begin[:, None] + np.arange(self.row_bytes)]
+            at += count
+        self.fallback = self._file.refusal
+
+    def _read_pages(self, pages: npt.NDArray[np.int64]) -> Rows:
+        """The pages of these numbers, one after the other."""
+        size = len(pages) * PAGE
+        if self._arena is None or len(self._arena) < size:
+            self._arena = mmap.mmap(-1, max(size, _BATCH_PAGES * PAGE))
+        arena = memoryview(self._arena)
+        cuts = np.flatnonzero(np.diff(pages) != 1) + 1
+        runs = []
+        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pages)], strict=True):
+            runs += [(place, min(place + _RUN_PAGES, end)) for place in range(start, end, _RUN_PAGES)]
+
+        def read(share: list[tuple[int, int]]) -> None:
+            for start, end in share:
+                self._file.read_into(arena[start * PAGE : end * PAGE], int(pages[start]) * PAGE)
+
+        shares = [runs[index :: self._in_flight] for index in range(min(self._in_flight, len(runs)))]
+        if len(shares) == 1:
+            read(shares[0])
+        else:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="gpack-ple")
+            for done in [self._threads.submit(read, share) for share in shares]:
+                done.result()
+        self._reads += len(runs)
+        self._read_bytes += size
+        return np.frombuffer(arena, np.uint8, size)
+
+    def close(self) -> None:
+        """Closes the file; arrays that were given out stay valid."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        self._view = self._arena = None
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _row_bytes(ggml_type: int, ne0: int) -> int:
+    block = GgmlType.BLOCK.get(ggml_type)
+    if block is None or ne0 < 1 or ne0 % block:
+        name = GgmlType.NAMES.get(ggml_type, str(ggml_type))
+        raise UsageError(f"rows of {ne0} elements of type {name} are not made of whole blocks", code="ple.shape")
+    return ne0 // block * GgmlType.BYTES[ggml_type]

@@ -1,0 +1,233 @@
+"""External shards: found by their names in one folder, and checked before a byte of theirs is believed.
+
+Standard library only, and light: `gpack.open` comes here for external tensors.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .. import errors
+from ..container.reader import hash_range
+from ..container.structure import open_file
+from ..generated.constants import ShardFlags
+from ..generated.structs import ExpertShardRowV1
+from .assets import is_file_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .table import Table
+
+SECTION = "ExpertLayoutBin"
+
+
+class ShardFile:
+    """A shard whose size and header are those that the pack records; open until `close`.
+
+    Attributes:
+        name: Its file name, as the pack has it.
+        path: Where it was found.
+        row: What the pack says of it.
+    """
+
+    __slots__ = ("_descriptor", "_map", "name", "path", "row")
+
+    def __init__(self, name: str, row: ExpertShardRowV1, path: str) -> None:
+        """Opens and checks the file; links are followed to regular files.
+
+        Raises:
+            PathError: It is missing (`shard.missing`), no regular file, or unreadable.
+            BoundsError: It has another size (`shard.size`).
+            DigestError: It has another header (`shard.header`).
+        """
+        self.name, self.row, self.path = name, row, path
+        self._map: mmap.mmap | None = None
+        self._descriptor = -1
+        try:
+            self._descriptor, size = open_file(path)
+        except errors.PathError as error:
+            if error.code != "io.not_found":
+                raise
+            raise errors.PathError(
+                f"the shard {name!r} is missing", code="shard.missing", path=path,
+                hint="put it beside the .gpack, or name its folder with --expert-dir",
+            ) from error  # fmt: skip
+        try:
+            self._check(size)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, size: int) -> None:
+        row = self.row
+        if size != row.file_size:
+            raise errors.BoundsError(
+                f"the shard has {size} bytes, the pack records {row.file_size}", code="shard.size", path=self.path,
+                hint="its download was cut off, or it is another file of that name",
+            )  # fmt: skip
+        actual = hash_range(self._descriptor, 0, row.header_size, self.path)
+        if actual != row.header_sha256:
+            raise errors.DigestError(
+                f"the first {row.header_size} bytes of the shard have the SHA-256 {actual.hex()}, "
+                f"the pack records {row.header_sha256.hex()}",
+                code="shard.header", path=self.path, offset=0, hint="it is another file of that name",
+            )  # fmt: skip
+
+    @property
+    def descriptor(self) -> int:
+        """The open file.
+
+        Raises:
+            ClosedError: The shard was closed.
+        """
+        if self._descriptor < 0:
+            raise errors.ClosedError("the shard was closed", code="pack.closed", path=self.path)
+        return self._descriptor
+
+    @property
+    def covered(self) -> bool:
+        """Whether the pack records a digest of every byte."""
+        return bool(self.row.flags & ShardFlags.HAS_SHA256)
+
+    def mapping(self) -> mmap.mmap:
+        """The mapped file, mapped at the first call.
+
+        Raises:
+            PathError: The file system refuses to map it (`io.mmap`), or it was cut since it was opened.
+        """
+        self.check_length()
+        if self._map is None:
+            import mmap
+
+            try:
+                self._map = mmap.mmap(self.descriptor, self.row.file_size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise errors.PathError(
+                    f"the shard cannot be mapped: {error}", code="io.mmap", path=self.path,
+                    hint="copy it to a local disk",
+                ) from error  # fmt: skip
+        return self._map
+
+    def check_length(self) -> None:
+        """Makes sure that the file was not cut since it was opened: touching lost pages of a map ends the process.
+
+        Raises:
+            PathError: `io.short_read`.
+        """
+        size = os.fstat(self.descriptor).st_size
+        if size < self.row.file_size:
+            raise errors.PathError(
+                f"the shard was cut to {size} bytes after it was opened, it had {self.row.file_size}",
+                code="io.short_read", path=self.path, hint="do not change a file while it is used",
+            )  # fmt: skip
+
+    def check_digest(self, progress: Callable[[int], None] | None = None) -> None:
+        """Compares every byte with the digest that the pack records.
+
+        Raises:
+            DigestError: `shard.sha256`.
+            PathError: The read failed, or the file was cut meanwhile.
+        """
+        actual = hash_range(self.descriptor, 0, self.row.file_size, self.path, progress)
+        if actual != self.row.sha256:
+            raise errors.DigestError(
+                f"the shard's {self.row.file_size} bytes have the SHA-256 {actual.hex()}, "
+                f"the pack records {self.row.sha256.hex()}",
+                code="shard.sha256", path=self.path, hint="it is damaged, or was changed",
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Closes the file; the mapping goes with the last array that looks at it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            try:  # noqa: SIM105 - contextlib would have to be imported
+                mapped.close()
+            except BufferError:
+                pass
+
+
+class ShardFolder:
+    """The shards of a pack, each opened and checked when it is first asked for.
+
+    Attributes:
+        folder: The only folder where they are looked for.
+        names: Their file names.
+        rows: What the pack says of them.
+    """
+
+    __slots__ = ("_open", "folder", "names", "rows")
+
+    def __init__(self, table: Table[Any, Any], folder: str) -> None:
+        """Reads the table of shards; no file is touched.
+
+        Raises:
+            FormatError: The table is broken, or a name is a path.
+        """
+        self.folder = folder
+        self.rows = list(shard_rows(table))
+        self.names = [_file_name(table, row) for row in self.rows]
+        self._open: dict[int, ShardFile] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def file(self, index: int) -> ShardFile:
+        """The shard of that number, checked.
+
+        Raises:
+            BoundsError: There is no such shard (`expert.shard_ref`).
+            GpackError: As `ShardFile`.
+        """
+        if not 0 <= index < len(self.rows):
+            raise errors.BoundsError(
+                f"shard {index} of {len(self.rows)}", code="expert.shard_ref", section=SECTION, field="shard"
+            )
+        if index not in self._open:
+            path = os.path.join(self.folder, self.names[index])
+            self._open[index] = ShardFile(self.names[index], self.rows[index], path)
+        return self._open[index]
+
+    def close(self) -> None:
+        """Closes all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def shard_rows(table: Table[Any, Any]) -> Iterator[ExpertShardRowV1]:
+    """The rows of ExpertLayoutBin's second table.
+
+    Raises:
+        BoundsError: They leave the section.
+    """
+    header = table.header
+    end = header.ofs_shards + header.num_shards * header.shard_row_size
+    if header.shard_row_size < ExpertShardRowV1.SIZE or end > len(table.data):
+        raise errors.BoundsError("the shards leave the section", code="expert.shard_table", section=SECTION)
+    for index in range(header.num_shards):
+        yield ExpertShardRowV1.decode(table.data, header.ofs_shards + index * header.shard_row_size)
+
+
+def _file_name(table: Table[Any, Any], row: ExpertShardRowV1) -> str:
+    """A shard's name, which can only mean a file of the folder.
+
+    Raises:
+        FormatError: It is a path, or not UTF-8.
+    """
+    name = table.text(row, "name")
+    if not is_file_name(name):
+        raise errors.FormatError(
+            f"the shard's name {name!r} is no plain file name", code="expert.shard_path", section=SECTION, field="name"
+        )
+    return name
+
+
+def folder_of(path: str | os.PathLike[str]) -> str:
+    """The folder in which a pack lies; a link to the pack is not followed."""
+    return os.path.dirname(os.fspath(path)) or os.curdir

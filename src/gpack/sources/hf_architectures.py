@@ -1,0 +1,72 @@
+"""The architectures whose tensors and configuration are translated to what a GGUF of the model has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .hf_config import HfConfig
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a family of models differs from a plain decoder.
+
+    Attributes:
+        name: GGUF's name.
+        model_types: What `model_type` says.
+        class_names: What `architectures` says, for configurations without a type.
+        permutes_rope: The rows of q and k change from halves to neighbouring pairs.
+        adds_one_to_norms: The file's norms are stored around 0.
+        is_linear: Some layers are gated delta nets.
+    """
+
+    name: str
+    model_types: frozenset[str]
+    class_names: frozenset[str]
+    permutes_rope: bool = False
+    adds_one_to_norms: bool = False
+    is_linear: bool = False
+
+    @property
+    def constant(self) -> str:
+        """Its name among `gguf.MODEL_ARCH`."""
+        return self.name.upper()
+
+
+ARCHITECTURES = (
+    Architecture(
+        "llama",
+        frozenset({"llama", "mistral"}),
+        frozenset({"LlamaForCausalLM", "MistralForCausalLM"}),
+        permutes_rope=True,
+    ),
+    Architecture("qwen2", frozenset({"qwen2"}), frozenset({"Qwen2ForCausalLM"})),
+    Architecture("qwen3", frozenset({"qwen3"}), frozenset({"Qwen3ForCausalLM"})),
+    Architecture("qwen3moe", frozenset({"qwen3_moe"}), frozenset({"Qwen3MoeForCausalLM"})),
+    Architecture(
+        "qwen35",
+        frozenset({"qwen3_5", "qwen3_5_text"}),
+        frozenset({"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"}),
+        adds_one_to_norms=True,
+        is_linear=True,
+    ),
+    Architecture(
+        "qwen35moe",
+        frozenset({"qwen3_5_moe", "qwen3_5_moe_text"}),
+        frozenset({"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"}),
+        adds_one_to_norms=True,
+        is_linear=True,
+    ),
+)
+
+
+def find_architecture(config: HfConfig) -> Architecture | None:
+    """The architecture of a model; None where it is none that is known."""
+    for architecture in ARCHITECTURES:
+        if config.model_type in architecture.model_types:
+            return architecture
+    if not config.model_type:
+        for architecture in ARCHITECTURES:
+            if not architecture.class_names.isdisjoint(config.class_names):
+                return architecture
+    return None

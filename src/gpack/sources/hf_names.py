@@ -1,0 +1,102 @@
+"""Which tensors of a Hugging Face model are the text model's, which towers beside it, and which are no weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .hf_config import HfConfig
+from .safetensors import StoredTensor
+
+_TEXT = re.compile(r"model\.(?:layers\.|embed_tokens\.|norm\.)|lm_head\.")
+# Wrappers of a text model and what its names are without them.
+_PREFIXES = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", ""))
+# Tables that a model computes from its configuration.
+_BUFFERS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
+# Towers of models whose architecture is not known; of a known one, all that is not the text model's is a tower.
+_TOWERS = (
+    "visual", "vision_tower", "vision_model", "vision_encoder", "vision_embed_tokens", "vit", "multi_modal_projector",
+    "mm_projector", "embed_vision", "audio_tower", "audio_encoder", "audio_model", "embed_audio",
+    "speech_encoder", "mtp",
+)  # fmt: skip
+MTP = "mtp"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft layer that the text model can use.
+
+    Attributes:
+        layer: Its number, behind the model's own layers.
+        others: Its tensors beside the layer's own, to their names in GGUF.
+    """
+
+    layer: int
+    others: dict[str, str]
+
+
+@dataclass
+class Sorted:
+    """The tensors of a model, sorted; each in the order of the source.
+
+    Attributes:
+        text: Plain name (`model.layers.0. ...`) and tensor.
+        towers: Name of the tower to its tensors.
+        buffers: What is computed from the configuration anyway.
+    """
+
+    text: list[tuple[str, StoredTensor]] = field(default_factory=list)
+    towers: dict[str, list[StoredTensor]] = field(default_factory=dict)
+    buffers: list[StoredTensor] = field(default_factory=list)
+
+
+def sort_tensors(tensors: Sequence[StoredTensor], *, known: bool, draft: Draft | None = None) -> Sorted:
+    """Sorts the tensors of a model.
+
+    Args:
+        known: Its architecture is known.
+        draft: Its draft layer, if the text model can use it.
+    """
+    made = Sorted()
+    bare = not any(_TEXT.match(_plain(tensor.name)) for tensor in tensors)
+    for tensor in tensors:
+        name = _plain(tensor.name)
+        name = f"model.{name}" if bare and _TEXT.match(f"model.{name}") else name
+        tower = tower_of(tensor.name)
+        if known and name.endswith(_BUFFERS):
+            made.buffers.append(tensor)
+        elif draft and name.startswith(f"{MTP}.layers.0."):
+            made.text.append((name.replace(f"{MTP}.layers.0.", f"model.layers.{draft.layer}.", 1), tensor))
+        elif (draft and name in draft.others) or (known and _TEXT.match(name)):
+            made.text.append((name, tensor))
+        elif known or tower in _TOWERS:
+            made.towers.setdefault(tower, []).append(tensor)
+        else:
+            made.text.append((tensor.name, tensor))
+    return made
+
+
+def tower_of(name: str) -> str:
+    """The part of a model that a tensor's name says."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "model" and len(parts) > 1 else parts[0]
+
+
+def find_draft(tensors: Sequence[StoredTensor], config: HfConfig) -> Draft | None:
+    """The draft layer of a model, where it has exactly one and the configuration tells of it."""
+    if config.count("mtp_num_hidden_layers") != 1:
+        return None
+    if not any(tensor.name.startswith(f"{MTP}.layers.0.") for tensor in tensors):
+        return None
+    layer = config.need("num_hidden_layers")
+    names = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",
+             "norm": "shared_head_norm", "embed_tokens": "embed_tokens", "lm_head": "shared_head_head"}  # fmt: skip
+    return Draft(layer, {f"{MTP}.{own}.weight": f"blk.{layer}.nextn.{theirs}.weight" for own, theirs in names.items()})
+
+
+def _plain(name: str) -> str:
+    for prefix, plain in _PREFIXES:
+        if name.startswith(prefix):
+            return plain + name.removeprefix(prefix)
+    return name

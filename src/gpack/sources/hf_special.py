@@ -1,0 +1,143 @@
+"""Special tokens and chat templates of a Hugging Face folder, as GGUF metadata.
+
+An id comes from `tokenizer_config.json`, else from `config.json`, else from `special_tokens_map.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import FormatError
+from ..sections.tokenizer import TEMPLATE
+from . import hf_files
+from .hf_config import HfConfig
+from .hf_files import HfFiles
+from .metadata_build import MetadataBuilder
+
+# The kind of a special token in the files, and GGUF's key.
+_KINDS = {
+    "bos": "tokenizer.ggml.bos_token_id",
+    "eos": "tokenizer.ggml.eos_token_id",
+    "unk": "tokenizer.ggml.unknown_token_id",
+    "sep": "tokenizer.ggml.seperator_token_id",
+    "pad": "tokenizer.ggml.padding_token_id",
+    "cls": "tokenizer.ggml.cls_token_id",
+    "mask": "tokenizer.ggml.mask_token_id",
+}
+_TEMPLATES = "tokenizer.chat_templates"
+
+
+def add_special_ids(
+    metadata: MetadataBuilder, tokenizer: Mapping[str, Any], files: HfFiles, config: HfConfig, size: int
+) -> None:
+    """Adds the ids of special tokens, and which of them the tokenizer adds to a text by itself."""
+    settings = files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer")
+    named = files.json(hf_files.SPECIAL_TOKENS, code="hf.tokenizer")
+    added = tokenizer.get("added_tokens")
+    ids = {entry["content"]: entry["id"] for entry in reversed(added if isinstance(added, list) else [])}
+    found: dict[str, int] = {}
+    for source in (settings, None, named):
+        for kind in _KINDS:
+            number = _configured(config, kind) if source is None else ids.get(_content(source.get(f"{kind}_token")))
+            if number is not None and 0 <= number < size:
+                found.setdefault(kind, number)
+    for kind, number in found.items():
+        metadata.u32(_KINDS[kind], number)
+    _add_flags(metadata, tokenizer, settings)
+
+
+def _add_flags(metadata: MetadataBuilder, tokenizer: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    first, last, separates = _template_ends(tokenizer)
+    flags = {"bos": None if first is None else first == _content(settings.get("bos_token")), "eos": False}
+    if last is not None:
+        flags["eos"] = last == _content(settings.get("eos_token"))
+    if separates is not None:
+        flags["sep"] = separates
+    for kind in ("bos", "eos", "sep"):
+        said = settings.get(f"add_{kind}_token")
+        if isinstance(said, bool):
+            flags[kind] = said
+    for kind, flag in flags.items():
+        if flag is not None:
+            metadata.flag(f"tokenizer.ggml.add_{kind}_token", flag)
+
+
+def _template_ends(tokenizer: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
+    """Of the post-processor's template: the tokens before and behind a text, and whether it separates two texts."""
+    processor = tokenizer.get("post_processor")
+    steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
+    for step in steps if isinstance(steps, list) else []:
+        if isinstance(step, dict) and step.get("type") == "TemplateProcessing":
+            single, pair = _parts(step.get("single")), _parts(step.get("pair"))
+            if len(single) < 2:
+                return None, None, None
+            first, last = single[0], single[-1]
+            between = pair[1 if first else 0 : -1 if last else None][1:-1]
+            # A token between two texts is a separator only where none ends the first.
+            return first, last, (bool(between) and between[0] == last) if pair and between else None
+    return None, None, None
+
+
+def _parts(template: Any) -> list[str | None]:
+    """The special tokens of a template by place; None where a text stands."""
+    parts: list[str | None] = []
+    for part in template if isinstance(template, list) else []:
+        special = part.get("SpecialToken") if isinstance(part, dict) else None
+        name = special.get("id") if isinstance(special, dict) else None
+        parts.append(name if isinstance(name, str) else None)
+    return parts
+
+
+def _content(entry: Any) -> str | None:
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
+
+
+def _configured(config: HfConfig, kind: str) -> int | None:
+    for values in (config.outer, config.values):
+        said = values.get(f"{kind}_token_id")
+        said = said[0] if isinstance(said, list) and said else said
+        if isinstance(said, int) and not isinstance(said, bool):
+            return said
+    return None
+
+
+def add_templates(metadata: MetadataBuilder, files: HfFiles) -> None:
+    """Adds the chat templates: a file of its own goes before the one in `tokenizer_config.json`.
+
+    Raises:
+        FormatError: `hf.tokenizer`: a template is no text.
+    """
+    said: Any = files.text(hf_files.TEMPLATE)
+    place = hf_files.TEMPLATE
+    for name in (hf_files.TEMPLATE_JSON, hf_files.TOKENIZER_CONFIG):
+        if said is None:
+            place = name
+            said = files.json(name, code="hf.tokenizer").get("chat_template")
+    if said is None:
+        return
+    templates = {"default": said} if isinstance(said, str) else _named(said)
+    for text in templates.values():
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            templates = {}
+    if not templates:
+        raise FormatError("a chat template is no text", code="hf.tokenizer", path=files.folder / place)
+    if others := sorted(set(templates) - {"default"}):
+        metadata.texts(_TEMPLATES, others)
+    for name, text in templates.items():
+        metadata.text(TEMPLATE if name == "default" else f"{TEMPLATE}.{name}", text)
+
+
+def _named(said: Any) -> dict[str, str]:
+    """Templates of several names; empty where one is not what it should be."""
+    entries = said if isinstance(said, list) else [{"name": k, "template": v} for k, v in said.items()] if isinstance(
+        said, dict
+    ) else []  # fmt: skip
+    made: dict[str, str] = {}
+    for entry in entries:
+        name, text = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(text, str):
+            return {}
+        made["".join(char if char.isascii() and char.isalnum() else "_" for char in name)] = text
+    return made

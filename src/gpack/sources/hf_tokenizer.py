@@ -1,0 +1,212 @@
+"""The tokenizer files of a Hugging Face folder as the `tokenizer.*` metadata that a GGUF of the model has.
+
+`tokenizer.json` holds vocabulary, merges and added tokens; `tokenizer_config.json` names the special ones. Two kinds
+of BPE occur: over bytes (GGUF's model `gpt2`), and over characters with byte tokens for what is rare (`llama`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..container.strict_json import shorten
+from ..errors import FormatError
+from ..generated.constants import MetadataType
+from ..sections.tokenizer import MERGES, TOKENS, TYPES
+from . import hf_files
+from .hf_config import HfConfig
+from .hf_files import HfFiles
+from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe
+from .hf_special import add_special_ids, add_templates
+from .metadata_build import MetadataBuilder
+
+# GGUF's types of tokens.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+MAX_TOKENS = 1 << 24
+_SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
+_SPECIAL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+
+
+@dataclass
+class TokenizerImport:
+    """What the tokenizer files say.
+
+    Attributes:
+        metadata: `tokenizer.*` entries, in GGUF's usual order; none where there is no tokenizer.
+        faults: Why the model's own text cannot be tokenized with it, one sentence each.
+    """
+
+    metadata: MetadataBuilder = field(default_factory=MetadataBuilder)
+    faults: list[str] = field(default_factory=list)
+
+
+def read_directory(path: str | os.PathLike[str]) -> TokenizerImport:
+    """The tokenizer of a folder.
+
+    Raises:
+        FormatError: `hf.tokenizer` or `hf.config`: the files are damaged or contradict one another.
+        PathError: A file cannot be read.
+    """
+    files = HfFiles(Path(path))
+    try:
+        config = HfConfig(files.json(hf_files.CONFIG), files.folder / hf_files.CONFIG)
+        return import_tokenizer(files, config.count("vocab_size"), config)
+    finally:
+        files.close()
+
+
+def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -> TokenizerImport:
+    """The tokenizer of a model.
+
+    Args:
+        vocab_size: Number of tokens that the model knows; those that the tokenizer lacks are padding.
+
+    Raises:
+        FormatError: `hf.tokenizer`: the files are damaged or contradict one another.
+    """
+    made = TokenizerImport()
+    if hf_files.TOKENIZER not in files:
+        if any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt")):
+            made.faults.append("the tokenizer is not in a tokenizer.json")
+        return made
+    tokenizer = files.json(hf_files.TOKENIZER, code="hf.tokenizer")
+    reader = _Reader(tokenizer, files.folder / hf_files.TOKENIZER, vocab_size)
+    kind = reader.model.get("type", "BPE" if "merges" in reader.model else None)
+    if kind != "BPE":
+        made.faults.append(f"the tokenizer's model is {shorten(kind)}, not BPE")
+        return made
+    if is_character_bpe(tokenizer):
+        _add_character_bpe(made, reader)
+    else:
+        _add_byte_bpe(made, reader)
+    add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens))
+    add_templates(made.metadata, files)
+    return made
+
+
+def _add_byte_bpe(made: TokenizerImport, reader: _Reader) -> None:
+    metadata = made.metadata
+    metadata.text("tokenizer.ggml.model", "gpt2")
+    pre = detect_pre(reader.tokenizer)
+    if pre is None:
+        made.faults.append("the rule that splits text before BPE is none that is known")
+    metadata.text("tokenizer.ggml.pre", pre or "default")
+    metadata.texts(TOKENS, reader.tokens)
+    metadata.numbers(TYPES, MetadataType.INT32, reader.types())
+    metadata.texts(MERGES, [" ".join(pair) for pair in reader.merges()])
+    # GGUF lets the name of the split rule imply it.
+    if reader.model.get("ignore_merges") is True and pre != "llama-bpe":
+        metadata.flag("tokenizer.ggml.ignore_merges", True)
+
+
+def _add_character_bpe(made: TokenizerImport, reader: _Reader) -> None:
+    """As GGUF has it, without merges: the pair whose token has the highest score merges first."""
+    metadata = made.metadata
+    metadata.text("tokenizer.ggml.model", "llama")
+    metadata.text("tokenizer.ggml.pre", "default")
+    metadata.texts(TOKENS, reader.tokens)
+    merges = reader.merges()
+    ranks: dict[str, int] = {}
+    for rank, (left, right) in enumerate(merges):
+        ranks.setdefault(left + right, rank)
+    scores = [-float(ranks.get(token, len(merges))) for token in reader.tokens]
+    metadata.numbers("tokenizer.ggml.scores", MetadataType.FLOAT32, scores)
+    metadata.numbers(TYPES, MetadataType.INT32, reader.types())
+    metadata.flag("tokenizer.ggml.add_space_prefix", add_prefix_space(reader.tokenizer))
+
+
+class _Reader:
+    """`tokenizer.json`, checked.
+
+    Attributes:
+        tokens: Token texts by id; those that nothing names are `[PAD<id>]`.
+        added: Ids of the added tokens and whether they are special.
+    """
+
+    def __init__(self, tokenizer: Mapping[str, Any], path: Path, vocab_size: int | None) -> None:
+        self.tokenizer, self.path = tokenizer, path
+        model = tokenizer.get("model")
+        if not isinstance(model, dict):
+            raise self.fault("model", f"it is {shorten(model)}, no object")
+        self.model: dict[str, Any] = model
+        self.added: dict[int, bool] = {}
+        self._known: set[int] = set()
+        self.tokens = self._read_tokens(vocab_size) if model.get("type", "BPE") == "BPE" else []
+
+    def fault(self, where: str, message: str) -> FormatError:
+        return FormatError(message, code="hf.tokenizer", path=self.path, field=where)
+
+    def _read_tokens(self, vocab_size: int | None) -> list[str]:
+        vocabulary = self.model.get("vocab")
+        if not isinstance(vocabulary, dict) or not vocabulary:
+            raise self.fault("model.vocab", "it is no object of tokens and ids, or empty")
+        by_id: dict[int, str] = {}
+        for token, number in vocabulary.items():
+            self._take(by_id, number, token, "model.vocab")
+        added = self.tokenizer.get("added_tokens")
+        for index, entry in enumerate(added if isinstance(added, list) else []):
+            place = f"added_tokens[{index}]"
+            if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+                raise self.fault(place, "it is no object with an id and a content")
+            self._take(by_id, entry.get("id"), entry["content"], place)
+            self.added[entry["id"]] = entry.get("special") is True
+        self._known = set(by_id)
+        size = max(by_id) + 1
+        if vocab_size is not None:
+            if size > vocab_size:
+                raise self.fault("model.vocab", f"it has the id {size - 1}, the model knows {vocab_size} tokens")
+            size = vocab_size
+        if size > MAX_TOKENS:
+            raise self.fault("model.vocab", f"it has {size} tokens, and may have {MAX_TOKENS}")
+        return [by_id.get(number, f"[PAD{number}]") for number in range(size)]
+
+    def _take(self, by_id: dict[int, str], number: Any, token: str, place: str) -> None:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MAX_TOKENS:
+            raise self.fault(place, f"the token {shorten(token)} has the id {shorten(number)}")
+        if any("\ud800" <= char <= "\udfff" for char in token):
+            raise self.fault(place, f"the token {number} is no text")
+        if by_id.setdefault(number, token) != token:
+            raise self.fault(place, f"the id {number} belongs to {shorten(by_id[number])} and {shorten(token)}")
+
+    def types(self) -> list[int]:
+        """GGUF's type of each token."""
+        unknown = self.model.get("unk_token")
+        has_bytes = self.model.get("byte_fallback") is True
+        types = []
+        for number, token in enumerate(self.tokens):
+            if number not in self._known:
+                types.append(UNUSED)
+            elif has_bytes and token == unknown:
+                types.append(UNKNOWN)
+            elif number in self.added:
+                types.append(CONTROL if self.added[number] or _looks_special(token) else USER_DEFINED)
+            else:
+                types.append(BYTE if has_bytes and _is_byte(token) else NORMAL)
+        return types
+
+    def merges(self) -> list[tuple[str, str]]:
+        """The merges by rank; from `"a b"` strings or pairs."""
+        merges = self.model.get("merges")
+        if not isinstance(merges, list) or not merges:
+            raise self.fault("model.merges", "a BPE has no merges")
+        made = []
+        for rank, entry in enumerate(merges):
+            pair = entry.split(" ") if isinstance(entry, str) else entry
+            if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
+                raise self.fault(f"model.merges[{rank}]", f"it is {shorten(entry)}, no pair of tokens")
+            # GGUF joins the pair with a space, so one inside is written as byte-level BPE writes it.
+            left, right = (part.replace(" ", "Ġ") for part in pair)
+            made.append((left, right))
+        return made
+
+
+def _looks_special(token: str) -> bool:
+    """Tokens that are control tokens whatever the file says, as the GGUF converter has it."""
+    return token in _SPECIAL_TEXTS or any(token.startswith(a) and token.endswith(b) for a, b in _SPECIAL_LOOKS)
+
+
+def _is_byte(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")

@@ -1,0 +1,227 @@
+"""Tensors of a known architecture: Hugging Face's names, shapes and values into those of the model's GGUF.
+
+Names come from the `gguf` package's maps; what happens to rows, columns and values is listed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..container.pieces import Copy, Piece
+from ..errors import FormatError
+from ..generated.constants import GgmlType
+from .hf_architectures import Architecture
+from .hf_config import HfConfig
+from .hf_experts import EXPERT, ExpertStacks, split_fused
+from .hf_names import Draft
+from .hf_orders import ValueHeads, neighbouring_pairs
+from .hf_recipe import Order, Recipe, minus_exp, plus_one
+from .safetensors import StoredTensor
+
+_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)")
+_ROTATED = re.compile(r".+\.self_attn\.([qk])_proj\.(?:weight|bias)")
+_NORM = re.compile(r"(?:.*\.|)[a-z_]*norm[a-z_]*\.weight")
+_GATED_NORM = "linear_attn.norm.weight"
+_FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.BF16, GgmlType.F16)
+# Small matrices that stay exact whatever the others are stored as, by the end of their names.
+F32_NAMES = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "_norm.weight")
+
+
+class Translator:
+    """Translates the tensors of one model.
+
+    Attributes:
+        recipes: What came of them, in the order of the source.
+        unknown: Tensors of the text model that have no name in GGUF; they keep their own.
+    """
+
+    def __init__(self, architecture: Architecture, config: HfConfig, draft: Draft | None) -> None:
+        """Prepares the maps.
+
+        Raises:
+            FormatError: `hf.config`: the configuration lacks what the translation needs.
+        """
+        from gguf import MODEL_ARCH, get_tensor_name_map
+
+        self.architecture, self.config, self.draft = architecture, config, draft
+        self.layers = config.need("num_hidden_layers")
+        blocks = self.layers + (1 if draft else 0)
+        self._map = get_tensor_name_map(MODEL_ARCH[architecture.constant], blocks)
+        self._heads = ValueHeads.of(config) if architecture.is_linear else None
+        self.recipes: list[Recipe] = []
+        self.unknown: list[StoredTensor] = []
+
+    def translate(self, tensors: Sequence[tuple[str, StoredTensor]]) -> None:
+        """Fills `recipes` and `unknown` from tensors under their plain names (`model.layers.0. ...`).
+
+        Raises:
+            FormatError: `hf.tensor`: tensors are missing, or have other shapes than the configuration says.
+        """
+        stacks = ExpertStacks(name for name, _ in tensors)
+        for name, tensor in tensors:
+            if EXPERT.fullmatch(name):
+                for stacked in stacks.take(name, tensor):
+                    self._add(stacked)
+                continue
+            fused = split_fused(name, tensor)
+            for recipe in fused if fused is not None else [self._plain(name, tensor)]:
+                self._add(recipe)
+        self._check_layers(name for name, _ in tensors)
+
+    def _add(self, recipe: Recipe) -> None:
+        """Gives a recipe its name in GGUF and its type."""
+        name = self._gguf_name(recipe.name)
+        if name is None:
+            self.unknown += recipe.sources
+            return
+        self.recipes.append(_typed(replace(recipe, name=name)))
+
+    def _gguf_name(self, name: str) -> str | None:
+        if self.draft and name in self.draft.others:
+            return self.draft.others[name]
+        if name.endswith("linear_attn.dt_bias"):
+            name = name.removesuffix("dt_bias") + "dt_proj.bias"
+        found: str | None = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
+        return found
+
+    def _plain(self, name: str, tensor: StoredTensor) -> Recipe:
+        """The recipe of one tensor, still under its plain name."""
+        recipe = Recipe(
+            name, tensor.ggml_type, tuple(reversed(tensor.shape)), (tensor.data,), tensor.ggml_type, (tensor,)
+        )
+        if self.architecture.permutes_rope and (match := _ROTATED.fullmatch(name)):
+            return self._permuted(recipe, tensor, match[1])
+        if self.architecture.adds_one_to_norms and _NORM.fullmatch(name) and not name.endswith(_GATED_NORM):
+            return _computed(recipe, plus_one, "1 added")
+        if self._heads and ".linear_attn." in name:
+            return self._linear(recipe, tensor, name.rsplit(".linear_attn.", 1)[1], self._heads)
+        return recipe
+
+    def _permuted(self, recipe: Recipe, tensor: StoredTensor, which: str) -> Recipe:
+        heads = self.config.need("num_attention_heads")
+        if which == "k":
+            heads = self.config.count("num_key_value_heads") or heads
+        rows = tensor.shape[0] if tensor.shape else 0
+        if not rows or rows % (2 * heads):
+            raise _fault(tensor, f"its {rows} rows are no multiple of twice the {heads} heads")
+        return _reordered(recipe, neighbouring_pairs(rows, heads), "rows reordered for neighbouring pairs")
+
+    def _linear(self, recipe: Recipe, tensor: StoredTensor, name: str, heads: ValueHeads) -> Recipe:
+        """Gated delta nets: value heads in another order, the decay computed, the convolution without a middle axis."""
+        values, small = heads.value_heads * heads.value_size, heads.value_heads
+        first = tensor.shape[0] if tensor.shape else 0
+        expected = {
+            "in_proj_qkv.weight": heads.mixed_rows, "in_proj_z.weight": values, "in_proj_a.weight": small,
+            "in_proj_b.weight": small, "conv1d.weight": heads.mixed_rows, "A_log": small, "dt_bias": small,
+        }.get(name)  # fmt: skip
+        if name == "out_proj.weight":
+            first, expected = tensor.shape[-1] if len(tensor.shape) == 2 else 0, values
+        if expected is not None and first != expected:
+            raise _fault(tensor, f"its shape is {list(tensor.shape)}, the configuration asks for {expected}")
+        if name == "conv1d.weight":
+            if len(tensor.shape) != 3 or tensor.shape[1] != 1:
+                raise _fault(tensor, f"its shape is {list(tensor.shape)}, not [channels, 1, taps]")
+            recipe = replace(recipe, dims=(tensor.shape[2], tensor.shape[0]), steps=("middle axis dropped",))
+        if name == "A_log":
+            recipe = _computed(recipe, minus_exp, "-exp")
+        if heads.key_heads == heads.value_heads:
+            return recipe
+        order: Order | None = {
+            "in_proj_qkv.weight": heads.mixed_order, "conv1d.weight": heads.mixed_order,
+            "in_proj_z.weight": lambda: heads.order(heads.value_size), "in_proj_a.weight": lambda: heads.order(1),
+            "in_proj_b.weight": lambda: heads.order(1), "A_log": lambda: heads.order(1),
+            "dt_bias": lambda: heads.order(1), "out_proj.weight": lambda: heads.order(heads.value_size),
+        }.get(name, lambda: None)()  # fmt: skip
+        if order is None:
+            return recipe
+        if name == "out_proj.weight":
+            return replace(recipe, column_order=order, steps=(*recipe.steps, "columns in the order of value heads"))
+        return _reordered(recipe, order, "rows in the order of value heads")
+
+    def _check_layers(self, names: Iterable[str]) -> None:
+        """Each layer has tensors, and no layer is beyond the last."""
+        layers = {int(match[1]) for name in names if (match := _LAYER.fullmatch(name))}
+        wanted = set(range(self.layers + (1 if self.draft else 0)))
+        if layers == wanted:
+            return
+        absent, beyond = sorted(wanted - layers), sorted(layers - wanted)
+        told = f"lacks the layers {absent[:10]}" if absent else f"has the layers {beyond[:10]}"
+        raise FormatError(
+            f"the model {told}, the configuration speaks of {self.layers}", code="hf.tensor", path=self.config.path,
+            field="num_hidden_layers", hint="are all files of the model there?",
+        )  # fmt: skip
+
+
+def rope_frequencies(config: HfConfig, head_size: int) -> Recipe | None:
+    """Llama 3's divisors of the rotary frequencies (`rope_freqs.weight`); None for other models.
+
+    Raises:
+        FormatError: `hf.config`: a parameter is missing or impossible.
+    """
+    if config.rope.get("rope_type") != "llama3":
+        return None
+    base = config.rope_number("rope_theta") or 10000.0
+    named: dict[str, Any] = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                             "original_max_position_embeddings": 8192.0}  # fmt: skip
+    factor, low, high, length = (config.rope_number(name) or default for name, default in named.items())
+    if min(factor, low, length, base) <= 0 or high <= low:
+        raise config.fault("rope_parameters", "the scaling's factors are impossible")
+    wavelength = 2 * np.pi * base ** (np.arange(0, head_size, 2, dtype=np.float64) / head_size)
+    smooth = (length / wavelength - low) / (high - low)
+    between = 1 / ((1 - smooth) / factor + smooth)
+    divisors = np.where(wavelength < length / high, 1, np.where(wavelength > length / low, factor, between))
+    data = divisors.astype("<f4").tobytes()
+    return Recipe(
+        "rope_freqs.weight", GgmlType.F32, (len(divisors),), (InMemory(data),), GgmlType.F32, (), ("from config.json",)
+    )
+
+
+class InMemory:
+    """A range of bytes that were made already."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.length = len(data)
+
+    def part(self, offset: int, length: int) -> Iterator[Piece]:
+        """One piece."""
+        yield self.data[offset : offset + length]
+
+
+def _typed(recipe: Recipe) -> Recipe:
+    """The recipe with the type that the pack stores: small tensors are F32, as the GGUF converter has them."""
+    if recipe.stored_type not in _FLOATS:
+        return recipe
+    small = len(recipe.dims) <= 1 or not recipe.name.endswith(".weight") or recipe.name.endswith(F32_NAMES)
+    if not small and recipe.value is None and recipe.stored_type != GgmlType.F64:
+        return recipe
+    return replace(recipe, ggml_type=GgmlType.F32)
+
+
+def _reordered(recipe: Recipe, order: Order, step: str) -> Recipe:
+    steps = (*recipe.steps, step)
+    # A vector is one row to a recipe.
+    if len(recipe.dims) == 1:
+        return replace(recipe, column_order=order, steps=steps)
+    return replace(recipe, row_order=order, steps=steps)
+
+
+def _computed(recipe: Recipe, value: Any, step: str) -> Recipe:
+    if recipe.stored_type not in _FLOATS:
+        return replace(recipe, steps=(*recipe.steps, f"not done: {step}"))
+    return replace(recipe, value=value, steps=(*recipe.steps, step))
+
+
+def _fault(tensor: StoredTensor, message: str) -> FormatError:
+    return FormatError(message, code="hf.tensor", path=tensor.file.path, field=tensor.name)
+
+
+def copy_of(tensor: StoredTensor) -> Recipe:
+    """The tensor as it is, under its own name."""
+    copy: Copy = tensor.data
+    return Recipe(tensor.name, tensor.ggml_type, tuple(reversed(tensor.shape)), (copy,), tensor.ggml_type, (tensor,))
