@@ -326,7 +326,7 @@ def _sum(budget: Budget, value: Value, attribute: Value = None, start: Value = 0
 
 
 def _map(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
-    found = iterate(budget, value)
+    found = iterate(budget, value) if truth(value) else []
     budget.step(4 * len(found))
     if not args and "attribute" in kwargs:
         path, has_default = kwargs.pop("attribute"), "default" in kwargs
@@ -346,7 +346,7 @@ def _chosen(*, wanted: bool, by_attribute: bool) -> Filter:
             raise fault("there is no attribute to choose by")
         path, rest = (args[0], args[1:]) if by_attribute else (None, args)
         kept = Generated()
-        for element in iterate(budget, value):
+        for element in iterate(budget, value) if truth(value) else ():
             budget.step(4)
             seen = _path(budget, element, path) if by_attribute else element
             passes = run_test(budget, str(rest[0]), seen, rest[1:], kwargs) if rest else truth(seen)
