@@ -45,8 +45,16 @@ class BpeEncoder:
         self._compiled: CompiledBpe | None = None
         self._compilable = True
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text; lone surrogates stand for bytes that are not UTF-8 (`surrogateescape`)."""
+    def encode(self, text: str, way: str = "auto") -> list[int] | None:
+        """The ids of a text; lone surrogates stand for bytes that are not UTF-8 (`surrogateescape`).
+
+        Args:
+            way: `auto`, `plain` Python, or `compiled`, which gives None where there is no compiled code.
+        """
+        if way == "plain":
+            return self.encode_plain(text)
+        if way == "compiled":
+            return self._encode_compiled(text) if self._compilable else None
         limit = LONG if self._compiled is None and "numba" not in sys.modules else LONG_WHEN_LOADED
         if len(text) >= limit and self._compilable:
             ids = self._encode_compiled(text)
@@ -68,6 +76,13 @@ class BpeEncoder:
                     cache[piece] = known
             ids += known
         return ids
+
+    def forget(self) -> None:
+        """Forgets all pieces and pairs that it remembers."""
+        self._cache.clear()
+        self._pairs.clear()
+        if self._compiled is not None:
+            self._compiled.forget()
 
     def _encode_compiled(self, text: str) -> list[int] | None:
         """None where there is no compiled code, or the text has lone surrogates."""

@@ -462,6 +462,12 @@ class CompiledBpe:
         self._ignore_merges = ignore_merges
         self._lock = threading.Lock()
 
+    def forget(self) -> None:
+        """Forgets the pieces that it remembers."""
+        with self._lock:
+            self._memory[0][:] = 0
+            self._counters[:] = 0
+
     def encode(self, data: bytes) -> list[int]:
         """The ids of valid UTF-8."""
         if not data:

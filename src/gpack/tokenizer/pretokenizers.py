@@ -5,8 +5,6 @@ Names are those of `tokenizer.ggml.pre`. Where llama.cpp has several names for t
 
 from __future__ import annotations
 
-from array import array
-
 from ..errors import UnsupportedError
 from . import split
 from .characters import table
@@ -76,9 +74,9 @@ def pieces(text: str, rules: tuple[int, ...]) -> list[str]:
     """The text, split: the pieces whose bytes are merged each on its own."""
     points, classes = table().points(text)
     length = len(points)
-    ends, count = array("q", [length]), 1 if length else 0
+    ends, count = [length], 1 if length else 0
     for rule in rules:
-        found = array("q", bytes(8 * length))
+        found = [0] * length
         count = split.apply(rule, points, classes, ends, count, found)
         ends = found
     bounds = [0, *ends[:count]]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PREFIX = "tokenizer.ggml."
 NORMALIZER = "tokenizer.gpack.normalizer"  # "nfc": texts are normalised, as the model's tokenizer.json says
 EXACT_TYPES = "tokenizer.gpack.exact_types"  # true: token types are the model's own; no token is special by its name
+IGNORE_MERGES = "tokenizer.gpack.ignore_merges"  # bool; without it the pre-tokeniser's name decides
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
 MODELS = (BYTE_LEVEL, SENTENCE_PIECE)
 NONE = -1
@@ -76,7 +77,8 @@ class Settings:
         self.add_bos = _typed(lookup, f"{PREFIX}add_bos_token", bool, wants_bos) and self.bos_id != NONE
         self.add_eos = _typed(lookup, f"{PREFIX}add_eos_token", bool, False) and self.eos_id != NONE
         self.add_space_prefix = _typed(lookup, f"{PREFIX}add_space_prefix", bool, not byte_level)
-        self.ignore_merges = byte_level and self.pre in pretokenizers.IGNORE_MERGES
+        whole = byte_level and self.pre in pretokenizers.IGNORE_MERGES
+        self.ignore_merges = byte_level and _typed(lookup, IGNORE_MERGES, bool, whole)
         self.clean_spaces = byte_level and self.pre not in pretokenizers.KEEP_SPACES
         normalizer = _typed(lookup, NORMALIZER, str, "none")
         if normalizer not in ("none", "nfc"):

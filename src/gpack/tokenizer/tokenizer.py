@@ -137,8 +137,11 @@ class Tokenizer:
             return cls.from_metadata(source.metadata, path=path)
 
     @classmethod
-    def from_dir(cls, path: str | os.PathLike[str]) -> Tokenizer:
+    def from_dir(cls, path: str | os.PathLike[str], *, pre: str | None = None) -> Tokenizer:
         """The tokeniser of a directory with `tokenizer.json`, or `vocab.json`, `merges.txt` and `token_type.json`.
+
+        Args:
+            pre: Name of the pre-tokeniser, which only `tokenizer.json` tells.
 
         Raises:
             PathError: A file is missing or unreadable.
@@ -146,7 +149,7 @@ class Tokenizer:
         """
         from .huggingface import read_directory
 
-        return cls.from_metadata(read_directory(path), path=path)
+        return cls.from_metadata(read_directory(path, pre=pre), path=path)
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Value], *, path: object = None) -> Tokenizer:
@@ -182,6 +185,20 @@ class Tokenizer:
             UsageError: `tokenizer.text` where the text has other lone surrogates, which no bytes stand for.
             FormatError: The vocabulary is damaged where this text meets it.
         """
+        return self._encode(text, add_special, parse_special, "auto") or []
+
+    def encode_compiled(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int] | None:
+        """As `encode`, in compiled code whatever the length; None where there is none for this text.
+
+        `encode` chooses by itself; this is for measuring and comparing.
+        """
+        return self._encode(text, add_special, parse_special, "compiled")
+
+    def encode_plain(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """As `encode`, in plain Python whatever the length."""
+        return self._encode(text, add_special, parse_special, "plain") or []
+
+    def _encode(self, text: str, add_special: bool, parse_special: bool, way: str) -> list[int] | None:
         settings = self.settings
         ids: list[int] = [settings.bos_id] if add_special and settings.add_bos else []
         after_special = True
@@ -190,13 +207,16 @@ class Tokenizer:
                 ids.append(part)
                 after_special = True
             else:
-                ids += self._encode_text(part, after_special)
+                found = self._encode_text(part, after_special, way)
+                if found is None:
+                    return None
+                ids += found
                 after_special = False
         if add_special and settings.add_eos:
             ids.append(settings.eos_id)
         return ids
 
-    def _encode_text(self, text: str, after_special: bool) -> list[int]:
+    def _encode_text(self, text: str, after_special: bool, way: str) -> list[int] | None:
         if self.settings.nfc and not text.isascii():
             from .normalize import nfc
 
@@ -207,7 +227,7 @@ class Tokenizer:
                     from .bpe import BpeEncoder
 
                     self._bpe = BpeEncoder(self.view, self.settings.rules, ignore_merges=self.settings.ignore_merges)
-                return self._bpe.encode(text)
+                return self._bpe.encode(text, way)
             return self._sentence_piece().encode_text(text, at_start=after_special)
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is no Unicode: {error}", code="tokenizer.text") from error
@@ -226,6 +246,11 @@ class Tokenizer:
                 unknown_id=None if settings.unknown_id == NONE else settings.unknown_id,
             )  # fmt: skip
         return self._spm
+
+    def forget(self) -> None:
+        """Forgets the words that it remembers from the texts before; only time changes by that."""
+        if self._bpe is not None:
+            self._bpe.forget()
 
     # ------------------------------------------------------------ decoding
 
