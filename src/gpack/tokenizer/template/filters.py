@@ -204,7 +204,9 @@ def _path(budget: Budget, element: Value, path: Value) -> Value:
 
 
 def _list(budget: Budget, value: Value) -> list[Value]:
-    return iterate(budget, value)
+    found = iterate(budget, value)
+    budget.make(8 * len(found))
+    return list(found)
 
 
 def _first(budget: Budget, value: Value) -> Value:
@@ -334,6 +336,7 @@ def _map(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
         if kwargs:
             raise fault(f"map does not take {', '.join(kwargs)}")
         values = (_path(budget, element, path) for element in found)
+        budget.make(8 * len(found))
         return Generated(default if has_default and isinstance(item, Missing) else item for item in values)
     if not args:
         raise fault("map takes a filter or an attribute")

@@ -44,7 +44,7 @@ def _range(budget: Budget, *bounds: Value) -> list[int]:
     found = range(*bounds)
     if not -(1 << 62) < found.start < 1 << 62 or not -(1 << 62) < found.stop < 1 << 62 or len(found) > _MAX_RANGE:
         raise limit(f"a range of more than {_MAX_RANGE} numbers")
-    budget.make(len(found))
+    budget.make(8 * len(found))
     return list(found)
 
 

@@ -55,7 +55,7 @@ def attribute(budget: Budget, value: Value, name: str, *, items: bool = True) ->
         return Function(name, lambda budget, *args, **kwargs: method(budget, value, *args, **kwargs))
     if items and isinstance(value, dict) and name in value and not name.startswith("__"):
         return value[name]
-    if isinstance(value, Namespace):
+    if isinstance(value, Namespace) and (name in value.fields or not name.startswith("__")):
         return value.fields.get(name, Missing(f"the namespace has no attribute {name!r}"))
     if isinstance(value, Loop):
         return _loop_field(budget, value, name)
@@ -128,6 +128,8 @@ def _split(*, from_right: bool) -> Method:
     def method(budget: Budget, value: str, sep: Value = None, maxsplit: int = -1) -> list[str]:
         _charged(budget, value, sep)
         budget.make(8 * len(value) // max(len(sep), 1) if isinstance(sep, str) else 4 * len(value))
+        if isinstance(value, text.Text):
+            budget.step(len(value) >> 1 if sep is None else value.count(_string(sep, "the separator")))
         return text.split(value, None if sep is None else _string(sep, "the separator"), maxsplit, from_right=from_right)
 
     return method
@@ -146,6 +148,7 @@ def _partition(*, from_right: bool) -> Method:
 def _splitlines(budget: Budget, value: str, keepends: Value = False) -> list[str]:
     budget.make(9 * len(value))
     lines = text.plain(value).splitlines(keepends=True)
+    budget.step(len(lines))
     at, parts = 0, []
     for line in lines:
         kept = line if keepends else line.splitlines()[0]
@@ -205,6 +208,7 @@ def printf(budget: Budget, template: str, values: list[Value], whole: Value) -> 
     for match in _PRINTF.finditer(template):
         parts.append(text.item(template, slice(at, match.start())))
         at = match.end()
+        budget.step()
         if match["kind"] == "%":
             parts.append("%")
             continue

@@ -13,7 +13,7 @@ from ...errors import FormatError
 from .budget import limit
 from .statements import Statement, body
 
-_MAX_SOURCE = 1 << 20  # characters; the longest templates in use have some 30,000
+_MAX_SOURCE = 1 << 18  # characters; the longest templates in use have some 30,000
 
 
 class _GenerationTag(Extension):
@@ -48,6 +48,8 @@ def parse(source: str) -> Statement:
         raise FormatError(
             f"line {error.lineno}: {error.message}", code="chat.template", section="chat template"
         ) from error
+    except FormatError:
+        raise
     except RecursionError as error:
         raise limit("the template is nested too deeply") from error
     except (ValueError, TypeError, AttributeError, OverflowError) as error:

@@ -197,7 +197,7 @@ def _with(node: Node) -> Statement:
 def _for(node: Node) -> Statement:
     items, assign, turn = expression(node.iter), target(node.target), body(node.body)
     test = expression(node.test) if node.test is not None else None
-    otherwise, cost, recursive = body(node.else_), weight(node.body), node.recursive
+    otherwise, cost, recursive = body(node.else_), 2 + weight(node.body), node.recursive
 
     def go(frame: Frame, found: Value, depth: int) -> int:
         budget = frame.run.budget

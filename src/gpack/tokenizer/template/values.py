@@ -180,12 +180,16 @@ def _data_only(budget: Budget, value: Value) -> None:
 
 
 def iterate(budget: Budget, value: Value) -> list[Value]:
-    """The elements of a value, charged."""
-    if isinstance(value, (list, tuple, dict)):
-        budget.make(len(value))
+    """The elements of a value, charged; a list is given as it is, since nothing changes it."""
+    if isinstance(value, list):
+        budget.step(1 + (len(value) >> 6))
+        return value
+    if isinstance(value, (tuple, dict)):
+        budget.make(8 * len(value))
         return list(value)
     if isinstance(value, str):
-        budget.make(8 * len(value))
+        budget.step(len(value))
+        budget.make(32 * len(value))
         return list(text.characters(value))
     if isinstance(value, Missing):
         return []
@@ -229,7 +233,7 @@ def add(budget: Budget, left: Value, right: Value) -> Value:
         return text.concat((left, right))
     for kind in (list, tuple):
         if isinstance(left, kind) and isinstance(right, kind):
-            budget.make(len(left) + len(right))
+            budget.make(8 * (len(left) + len(right)))
             return kind([*left, *right])
     return _arithmetic("+", operator.add, left, right)
 
@@ -239,7 +243,7 @@ def multiply(budget: Budget, left: Value, right: Value) -> Value:
     if isinstance(left, int) and isinstance(right, (str, list, tuple)):
         left, right = right, left
     if isinstance(right, int) and isinstance(left, (str, list, tuple)):
-        budget.make(len(left) * max(right, 0))
+        budget.make(len(left) * max(right, 0) * (1 if isinstance(left, str) else 8))
         if isinstance(left, str):
             return text.repeat(left, right)
         return type(left)(left * right) if type(left) in (list, tuple) else list(left) * right
@@ -385,7 +389,7 @@ def get_slice(budget: Budget, value: Value, bounds: tuple[Value, Value, Value]) 
     if bounds[2] == 0:
         raise fault("the step of a slice is zero")
     at = slice(*bounds)
-    budget.make(len(range(*at.indices(len(value)))))
+    budget.make(len(range(*at.indices(len(value)))) * (1 if isinstance(value, str) else 8))
     if isinstance(value, str):
         return text.item(value, at)
     return list(value)[at] if isinstance(value, list) else tuple(value)[at]
