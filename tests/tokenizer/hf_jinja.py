@@ -15,7 +15,7 @@ NOW = datetime(2026, 2, 3, 4, 5, 6)
 
 
 class GenerationTag(jinja2.ext.Extension):
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Any) -> Any:
         line = next(parser.stream).lineno
@@ -47,6 +47,6 @@ def reference(source: str, **context: Any) -> str:
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda pattern: NOW.strftime(pattern)
+    environment.globals["strftime_now"] = NOW.strftime
     defaults: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": False}
     return environment.from_string(source).render(**(defaults | context))

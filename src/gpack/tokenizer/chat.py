@@ -20,10 +20,9 @@ vocabularies) are ordinary vocabulary for every tokenizer, wherever they stand, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, GpackError, UnsupportedError, UsageError
 from .template import text
@@ -32,24 +31,19 @@ from .template.budget import Budget, ChatLimits, limit
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["ROLES", "ChatLimits", "ChatTemplate", "Prompt", "PromptEncoder", "encode_chat"]
+    from .tokenizer import Tokenizer
+
+__all__ = ["ROLES", "ChatLimits", "ChatTemplate", "Prompt", "encode_chat", "special_tokens"]
 
 # Roles as templates know them. Any other role is a user's text like any other.
 ROLES = frozenset(
-    "system developer user assistant tool function ipython model observation environment tool_response".split()
-)
+    (
+        "system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "observation",
+        "environment", "tool_response",
+    )
+)  # fmt: skip
+_MAX_INPUT = 1 << 28
 _MAX_DEPTH = 48  # of messages, tools and other input
-
-
-class PromptEncoder(Protocol):
-    """What `encode_chat` needs of a tokenizer."""
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        """Ids of the tokens that nobody's plain text may give, by their text."""
-
-    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """The ids of a text."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +152,7 @@ class ChatTemplate:
 
 
 def encode_chat(
-    tokenizer: PromptEncoder,
+    tokenizer: Tokenizer,
     template: ChatTemplate,
     messages: Sequence[Mapping[str, Any]],
     *,
@@ -170,42 +164,26 @@ def encode_chat(
     Control tokens come from trusted text alone; typed ones are encoded as the characters that they are.
 
     Args:
-        tokenizer: The tokenizer.
-        template: The template.
+        tokenizer: The tokeniser; the template knows its special tokens by name.
+        template: The template, mostly `ChatTemplate(tokenizer.chat_template)`.
         messages: As `ChatTemplate.render` takes them, like the options.
-        add_special: Put the tokenizer's own special tokens around it; most templates write them themselves.
+        add_special: Add the tokeniser's own first and last token; most templates write them themselves.
 
     Raises:
-        GpackError: As `ChatTemplate.render` does.
+        GpackError: As `ChatTemplate.render` and `Tokenizer.encode_marked` do.
     """
+    options.setdefault("special_tokens", special_tokens(tokenizer))
     prompt = template.render(messages, **options)
-    ids = tokenizer.encode("", add_special=True, parse_special=False) if add_special else []
-    for part, token_id in _partition(prompt, tokenizer.control_tokens):
-        if token_id is None:
-            ids += tokenizer.encode(part, add_special=False, parse_special=False)
-        else:
-            ids.append(token_id)
-    return ids
+    return tokenizer.encode_marked(prompt.text, prompt.mask, add_special=add_special)
 
 
-def _partition(prompt: Prompt, tokens: Mapping[str, int]) -> list[tuple[str, int | None]]:
-    """The prompt's text cut at its control tokens, which come with their ids."""
-    # Longer ones first: where two begin at one place, the longer is meant.
-    known = sorted((token for token in tokens if token), key=len, reverse=True)
-    parts: list[tuple[str, int | None]] = []
-    start = at = 0
-    pattern = re.compile("|".join(map(re.escape, known)) or r"(?!)")
-    while match := pattern.search(prompt.text, at):
-        at = match.start() + 1
-        if 0 in prompt.mask[match.start() : match.end()]:
-            continue  # somebody typed it, or a part of it
-        if match.start() > start:
-            parts.append((prompt.text[start : match.start()], None))
-        parts.append((match[0], tokens[match[0]]))
-        start = at = match.end()
-    if start < len(prompt.text):
-        parts.append((prompt.text[start:], None))
-    return parts
+def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """The tokeniser's special tokens by the names that templates use."""
+    settings = tokenizer.settings
+    ids = {"bos_token": settings.bos_id, "eos_token": settings.eos_id, "unk_token": settings.unknown_id}
+    return {
+        name: tokenizer.token(token_id).decode("utf-8", "replace") for name, token_id in ids.items() if token_id >= 0
+    }
 
 
 class _Input:
@@ -221,6 +199,10 @@ class _Input:
             UsageError: `chat.input`.
         """
         self.size += 1
+        if self.size > _MAX_INPUT:
+            raise UsageError(f"the input has more than {_MAX_INPUT} values and characters", code="chat.input")
+        if isinstance(given, int) and given.bit_length() > 1024:
+            raise UsageError(f"{place} is an integer of {given.bit_length()} bits", code="chat.input")
         if given is None or isinstance(given, (bool, int, float)):
             return given
         if isinstance(given, str):

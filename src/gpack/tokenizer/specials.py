@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..sections.gbt import GbtView
 
@@ -44,10 +44,13 @@ class Specials:
         self._controls: frozenset[int] | None = None
         self._shortest = len(view.token(view.checked(self._ids[-1], "special_tokens"))) if len(self._ids) else 0
 
-    def partition(self, text: str, *, parse_special: bool) -> Iterable[str | int]:
+    def partition(self, text: str, *, parse_special: bool, mask: bytes | None = None) -> Iterable[str | int]:
         """The text in order: pieces of text, not empty, and ids of special tokens.
 
         User-defined tokens are found in every text, control tokens and the unknown token only where the caller says.
+
+        Args:
+            mask: With `parse_special`, control tokens only count where all their characters have a 1 here.
         """
         if not text:
             return ()
@@ -57,7 +60,14 @@ class Specials:
         # A text that has fewer bytes than the shortest token needs no search.
         if not shortest or (4 * len(text) < shortest or (text.isascii() and len(text) < shortest)):
             return (text,)
-        return self._finder(parse_special).partition(text)
+        if mask is None or not parse_special:
+            return self._finder(parse_special).partition(text)
+        types, marks = self._view.token_types, mask
+
+        def allowed(at: int, end: int, token_id: int) -> bool:
+            return 0 not in marks[at:end] or (types[token_id] == USER_DEFINED and not self.is_control(token_id))
+
+        return self._finder(parse_special).partition(text, allowed)
 
     def is_control(self, token_id: int) -> bool:
         """Whether a token is left out where special tokens are skipped: a control token or the unknown one."""
@@ -107,10 +117,10 @@ class _Finder:
             lengths.setdefault(text[:2], set()).add(len(text))
         self._groups = {prefix: sorted(found, reverse=True) for prefix, found in lengths.items()}
 
-    def partition(self, text: str) -> Iterator[str | int]:
-        """The text in order, pieces and ids."""
+    def partition(self, text: str, allowed: Callable[[int, int, int], bool] | None = None) -> Iterator[str | int]:
+        """The text in order, pieces and ids; of the tokens, those count that are allowed by start, end and id."""
         start = 0
-        for at, end, token_id in self._chosen(text):
+        for at, end, token_id in self._chosen(text, allowed):
             if at > start:
                 yield text[start:at]
             yield token_id
@@ -118,9 +128,11 @@ class _Finder:
         if start < len(text):
             yield text[start:]
 
-    def _chosen(self, text: str) -> list[tuple[int, int, int]]:
+    def _chosen(self, text: str, allowed: Callable[[int, int, int], bool] | None) -> list[tuple[int, int, int]]:
         """Start, end and id of the tokens that count, by place: none overlaps one that comes before it in order."""
         found = self._candidates(text)
+        if allowed is not None:
+            found = [item for item in found if allowed(*item[1:])]
         if len(found) < 2:
             return [(at, end, token_id) for _, at, end, token_id in found]
         taken = bytearray(len(text))

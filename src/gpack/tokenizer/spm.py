@@ -15,6 +15,7 @@ becomes a control token. Which of them are parsed in a text is decided before it
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -68,7 +69,7 @@ class SpmEncoder:
             raise FormatError(
                 f"there are {len(values)} scores for {len(table)} tokens", code="tokenizer.scores", section="metadata"
             )
-        if any(value != value for value in values):
+        if any(map(math.isnan, values)):
             raise FormatError("a score is not a number", code="tokenizer.scores", section="metadata")
         self.add_space_prefix = add_space_prefix
         self._unknown_id = unknown_id

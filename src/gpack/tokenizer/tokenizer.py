@@ -59,7 +59,9 @@ class Tokenizer:
         self.settings = Settings(lookup, len(view))
         needed = GbtFlags.SPECIAL_TOKENS
         if self.settings.model == BYTE_LEVEL:
-            needed |= GbtFlags.BYTE_TOKENS | GbtFlags.TOKEN_ORDER | (GbtFlags.MERGE_INDEX if view.header.n_merges else 0)
+            needed |= (
+                GbtFlags.BYTE_TOKENS | GbtFlags.TOKEN_ORDER | (GbtFlags.MERGE_INDEX if view.header.n_merges else 0)
+            )
         if view.header.flags & needed != needed:
             from .indexes import with_indexes
 
@@ -198,11 +200,29 @@ class Tokenizer:
         """As `encode`, in plain Python whatever the length."""
         return self._encode(text, add_special, parse_special, "plain") or []
 
-    def _encode(self, text: str, add_special: bool, parse_special: bool, way: str) -> list[int] | None:
+    def encode_marked(self, text: str, mask: bytes, *, add_special: bool = False) -> list[int]:
+        """The ids of a text of mixed origin: control tokens count only where they are trusted.
+
+        Args:
+            text: The text, such as a chat template gives (`gpack.tokenizer.chat`).
+            mask: One byte for each character: 1 where what is written out as a control token is meant as one.
+            add_special: Add the first and last token that the model asks for.
+
+        Raises:
+            UsageError: `tokenizer.text` as `encode`, or where the mask is not as long as the text.
+            FormatError: The vocabulary is damaged where this text meets it.
+        """
+        if len(mask) != len(text):
+            raise UsageError(f"a mask of {len(mask)} for {len(text)} characters", code="tokenizer.text")
+        return self._encode(text, add_special, True, "auto", mask) or []
+
+    def _encode(
+        self, text: str, add_special: bool, parse_special: bool, way: str, mask: bytes | None = None
+    ) -> list[int] | None:
         settings = self.settings
         ids: list[int] = [settings.bos_id] if add_special and settings.add_bos else []
         after_special = True
-        for part in self._specials.partition(text, parse_special=parse_special):
+        for part in self._specials.partition(text, parse_special=parse_special, mask=mask):
             if isinstance(part, int):
                 ids.append(part)
                 after_special = True

@@ -253,9 +253,7 @@ def _sort_key(budget: Budget, value: Value, *, case_sensitive: Value) -> Value:
     raise fault(f"a {type_name(value)} has no place in an order")
 
 
-def _sorted(
-    budget: Budget, found: list[Value], keys: list[Value], *, reverse: Value = False
-) -> list[Value]:
+def _sorted(budget: Budget, found: list[Value], keys: list[Value], *, reverse: Value = False) -> list[Value]:
     budget.step(len(found) * max(len(found).bit_length(), 1))
     order = sorted(range(len(found)), key=keys.__getitem__, reverse=truth(reverse))
     return [found[at] for at in order]

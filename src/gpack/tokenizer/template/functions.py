@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from typing import NoReturn
 
@@ -21,7 +22,7 @@ def names(now: datetime | None) -> dict[str, Value]:
     Args:
         now: What `strftime_now` takes for the present; None: the clock.
     """
-    functions = {
+    functions: dict[str, Callable[..., Value]] = {
         "raise_exception": _raise,
         "range": _range,
         "namespace": lambda _, *args, **kwargs: Namespace(_fields(*args, **kwargs)),
@@ -70,4 +71,4 @@ def _strftime(budget: Budget, pattern: Value, now: datetime | None) -> str:
     if not isinstance(pattern, str) or len(pattern) > 256 or not _DATE_FORMAT.fullmatch(pattern):
         raise fault("what strftime_now takes is no short format of a date")
     budget.make(1024)
-    return (now or datetime.now()).strftime(str(pattern))  # noqa: DTZ005 - the user's own time, as in Hugging Face's
+    return (now or datetime.now()).strftime(str(pattern))

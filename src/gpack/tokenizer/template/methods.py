@@ -35,12 +35,15 @@ from .values import (
 Method = Callable[..., Value]
 
 _MAX_WIDTH = 10_000  # of a formatted field
-_PRINTF = re.compile(r"%(?:\((?P<name>[^)]*)\))?(?P<flags>[-+ #0]*)(?P<width>\d{1,6})?(?:\.(?P<digits>\d{1,6}))?(?P<kind>.)")
+_PRINTF = re.compile(
+    r"%(?:\((?P<name>[^)]*)\))?(?P<flags>[-+ #0]*)(?P<width>\d{1,6})?(?:\.(?P<digits>\d{1,6}))?(?P<kind>.)"
+)
 _SPEC = re.compile(r"(?:.?[<>=^])?[-+ ]?z?#?0?(?P<width>\d{0,6})[_,]?(?:\.(?P<digits>\d{1,6}))?[a-zA-Z%]?", re.DOTALL)
 _PURE = (
-    "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper".split()
-)
-_CASES = "capitalize casefold lower swapcase title upper".split()
+    "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable",
+    "isspace", "istitle", "isupper",
+)  # fmt: skip
+_CASES = ["capitalize", "casefold", "lower", "swapcase", "title", "upper"]
 
 
 def attribute(budget: Budget, value: Value, name: str, *, items: bool = True) -> Value:
@@ -130,7 +133,9 @@ def _split(*, from_right: bool) -> Method:
         budget.make(8 * len(value) // max(len(sep), 1) if isinstance(sep, str) else 4 * len(value))
         if isinstance(value, text.Text):
             budget.step(len(value) >> 1 if sep is None else value.count(_string(sep, "the separator")))
-        return text.split(value, None if sep is None else _string(sep, "the separator"), maxsplit, from_right=from_right)
+        return text.split(
+            value, None if sep is None else _string(sep, "the separator"), maxsplit, from_right=from_right
+        )
 
     return method
 
