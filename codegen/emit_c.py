@@ -87,7 +87,10 @@ def _struct_doc(schema: Schema, item: Struct) -> str:
     parts = [item.doc]
     for sequence in schema.sequences:
         if sequence.header == item.name:
-            arrays = "; ".join(f"{part.type} {part.name}[{part.count}]" for part in sequence.parts)
+            arrays = "; ".join(
+                f"{part.type} {part.name}[{part.count}]" + (f" with {part.when}" if part.when else "")
+                for part in sequence.parts
+            )
             parts.append(f"Behind it, each at the next multiple of {sequence.alignment}: {arrays}.")
     parts += [f"Rows: {table.rows}, `{table.stride}` apart from `{table.offset}` on." for table in item.tables]
     return " ".join(parts)

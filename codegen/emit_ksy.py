@@ -297,19 +297,29 @@ def _sequence_body(schema: Schema, section: Section) -> Node:
         aligned: str | int = f"({end} + {up}) / {sequence.alignment} * {sequence.alignment}"
         if isinstance(end, int):
             aligned = (end + up) // sequence.alignment * sequence.alignment
+        present = _presence(schema, sequence, part)
+        if present:
+            aligned = f"({present} ? {aligned} : {end})"
         instances[start] = {
             "value": f"({aligned}).as<u8>",
             "doc": f"Start of `{part.name}`, from the start of the section.",
         }
-        instances[length] = {"value": _length(part), "doc": f"Bytes of `{part.name}`."}
-        instances[part.name] = _part(sequence, part)
+        instances[length] = {"value": _length(part, present), "doc": f"Bytes of `{part.name}`."}
+        instances[part.name] = _part(sequence, part) | ({"if": present} if present else {})
         end = f"{start} + {length}"
     return _body(section, f"{section.doc} {sequence.doc}", sequence.header, instances)
 
 
-def _length(part: Part) -> str:
+def _presence(schema: Schema, sequence: Sequence, part: Part) -> str | None:
+    """The bit of the header that announces an optional part."""
+    announced = sequence.condition(schema, part)
+    return announced and f"header.{announced[0].name}.{announced[1].name.lower()}"
+
+
+def _length(part: Part, present: str | None) -> str:
     """Bytes of a part. Every cast keeps some target from computing in 32 bits."""
-    return f"(({_count(part, '.as<u8>')}) * {part.type.size}).as<u8>"
+    length = f"({_count(part, '.as<u8>')}) * {part.type.size}"
+    return f"({present} ? {length} : 0).as<u8>" if present else f"({length}).as<u8>"
 
 
 def _count(part: Part, cast: str = "") -> str:

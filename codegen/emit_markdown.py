@@ -211,7 +211,10 @@ def sequence_lines(schema: Schema, sequence: Sequence) -> Iterator[tuple[str, st
     for part in sequence.parts:
         count = f"({part.count})" if re.search(r"\W", part.count) else part.count
         length = count if part.type.size == 1 else f"{part.type.size} * {count}"
-        yield part.name, start, length, part.doc
+        if part.when:
+            yield part.name, start, length, f"Only with `{part.when}`; else no bytes. {part.doc}"
+        else:
+            yield part.name, start, length, part.doc
         start = f"align_up({part.name} + {length}, {sequence.alignment})"
 
 

@@ -114,6 +114,9 @@ def sequence_size(schema: Schema, sequence: Sequence, fields: Mapping[str, Any])
     """Bytes of header and arrays together."""
     end = schema.struct(sequence.header).size
     for part in sequence.parts:
+        announced = sequence.condition(schema, part)
+        if announced and not fields[announced[0].name] & announced[1].mask:
+            continue
         count = eval(compile(parse(part.count, sequence.name), "count", "eval"), {"__builtins__": {}}, dict(fields))  # noqa: S307 - vetted tree
         end = align_up(end, sequence.alignment) + count * part.type.size
     return end

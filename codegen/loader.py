@@ -141,6 +141,7 @@ def _sequence(item: Raw) -> Sequence:
             str(part["count"]),
             part["unit"],
             part["doc"],
+            part.get("when"),
         )
         for part in item["parts"]
     )

@@ -244,13 +244,17 @@ class Struct:
 
 @dataclass(frozen=True)
 class Part:
-    """One array of a sequence; `count` is an expression over the header's fields."""
+    """One array of a sequence; `count` is an expression over the header's fields.
+
+    `when` names a bit of the header's flags: without it the array takes no bytes at all, alignment included.
+    """
 
     name: str
     type: Type
     count: str
     unit: str
     doc: str
+    when: str | None = None
 
 
 @dataclass(frozen=True)
@@ -262,6 +266,20 @@ class Sequence:
     alignment: int
     doc: str
     parts: tuple[Part, ...]
+
+    def condition(self, schema: Schema, part: Part) -> tuple[Field, Bit] | None:
+        """The header's flags field and the bit that announces an optional part; None where it is always there.
+
+        Raises:
+            SchemaError: The header has no flags with such a bit.
+        """
+        if part.when is None:
+            return None
+        for item in schema.struct(self.header).fields:
+            for bit in schema.flag_set(item.flags).bits if item.flags else ():
+                if bit.name == part.when:
+                    return item, bit
+        raise SchemaError(f"sequence {self.name}: {part.name} is announced by {part.when!r}, which no flag is")
 
 
 @dataclass(frozen=True)

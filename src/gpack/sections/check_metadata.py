@@ -26,6 +26,7 @@ from ..generated.structs import (
 from . import assets, metadata, tokenizer
 from .assets import is_file_name
 from .blob import align_up
+from .check_gbt_index import check_index
 from .check_merges import JoinedTokens
 from .check_table import CheckedTable, check_table
 from .check_values import ValueFaultError, check_value
@@ -59,6 +60,7 @@ def check_tokenizer(context: Context) -> None:
     _check_template(context, table.chat_template, base + places["chat_template"][0])
     if _check_offsets(context, table, base + places["offsets"][0]):
         _check_triples(context, table, base + places["triples"][0])
+        check_index(context, table, data, base)
         context.tokenizer = table
 
 

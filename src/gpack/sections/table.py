@@ -5,29 +5,26 @@ A lookup is a binary search in the mapped bytes; opening a model parses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
-
 from ..errors import BoundsError, FormatError
 from ..generated.constants import MAX_HEAP
 from ..generated.structs import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any, Generic, TypeVar
 
-class Header(Protocol):
-    """What all index headers share."""
+    H = TypeVar("H", bound=Any)
+    R = TypeVar("R", bound=Record)
+else:  # importing typing takes longer than opening a file
 
-    SIZE: int
-    magic: int
-    version: int
-    row_size: int
-    num_rows: int
-    ofs_rows: int
-    ofs_heap: int
-    len_heap: int
+    class Generic:
+        """Stands for typing's when the program runs."""
 
+        def __class_getitem__(cls, _):
+            return cls
 
-H = TypeVar("H", bound=Any)
-R = TypeVar("R", bound=Record)
+    H = R = None
 
 
 class Table(Generic[H, R]):

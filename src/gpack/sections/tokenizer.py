@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..errors import BoundsError, FormatError
 from ..generated.constants import MetadataType
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
+from .gbt_index import build_index
 from .merges import resolve_merges
 from .strings import StringTable
 from .values import DTYPES, INTEGERS, Value
@@ -19,6 +20,7 @@ TOKENS, TYPES, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "t
 TEMPLATE, EOS = "tokenizer.chat_template", "tokenizer.ggml.eos_token_id"
 # Element types that a stub of the token types may have.
 TYPE_STUBS = (MetadataType.INT32, MetadataType.UINT32)
+MODEL, BYTE_LEVEL_MODEL = "tokenizer.ggml.model", "gpt2"  # vocabularies of this model are spelled in bytes
 NORMAL = 1  # GGUF's token type of an ordinary token
 NO_ID = -1
 
@@ -103,22 +105,34 @@ def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
     _fits(offsets[-1], TOKENS)
     blob = np.frombuffer(gather(table.data, table.starts, table.lengths), np.uint8)
+    model = metadata.get(MODEL)
+    byte_level = model is not None and bytes(model.raw) == BYTE_LEVEL_MODEL.encode()
+    flags, index = build_index(blob.data, offsets, types, triples, byte_level=byte_level)
     header = GbtHeaderV1(
         vocab_size=len(table),
         n_merges=len(triples),
         eos_token_id=_eos(metadata.get(EOS), len(table)),
+        flags=flags,
         vocab_blob_bytes=len(blob),
         chat_template_bytes=len(template),
+        n_special=len(index["special_tokens"]) // 4,
     )
-    return BuiltTokenizer(assemble(header, offsets, types, blob, triples, template), header, frozenset(stubs))
+    return BuiltTokenizer(assemble(header, offsets, types, blob, triples, template, index), header, frozenset(stubs))
 
 
 def assemble(
-    header: GbtHeaderV1, offsets: npt.NDArray[np.int64], types: Bytes, blob: Bytes, triples: Ids, template: bytes
+    header: GbtHeaderV1,
+    offsets: npt.NDArray[np.int64],
+    types: Bytes,
+    blob: Bytes,
+    triples: Ids,
+    template: bytes,
+    index: dict[str, bytes] | None = None,
 ) -> bytes:
-    """The section's bytes from its arrays."""
+    """The section's bytes from its arrays; `index` holds those that the header's flags announce."""
     data = bytearray(gbt_v1_size(header))
     arrays = {
+        **(index or {}),
         "offsets": offsets.astype("<u4").tobytes(),
         "token_types": types.tobytes(),
         "vocab_blob": blob.tobytes(),
@@ -127,7 +141,8 @@ def assemble(
     }
     data[: header.SIZE] = header.encode()
     for name, (start, length) in gbt_v1_layout(header).items():
-        data[start : start + length] = arrays[name]
+        if length:
+            data[start : start + length] = arrays[name]
     return bytes(data)
 
 

@@ -1,0 +1,125 @@
+"""What the metadata says of a tokeniser, with llama.cpp's defaults where it says nothing."""
+
+from __future__ import annotations
+
+import struct
+
+from ..errors import FormatError, UnsupportedError
+from ..generated.constants import MetadataType
+from . import pretokenizers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Lookup = Callable[[str], Any]
+
+PREFIX = "tokenizer.ggml."
+NORMALIZER = "tokenizer.gpack.normalizer"  # "nfc": texts are normalised, as the model's tokenizer.json says
+EXACT_TYPES = "tokenizer.gpack.exact_types"  # true: token types are the model's own; no token is special by its name
+IGNORE_MERGES = "tokenizer.gpack.ignore_merges"  # bool; without it the pre-tokeniser's name decides
+BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
+MODELS = (BYTE_LEVEL, SENTENCE_PIECE)
+NONE = -1
+
+_SCALARS = {
+    MetadataType.UINT8: "<B", MetadataType.INT8: "<b", MetadataType.UINT16: "<H", MetadataType.INT16: "<h",
+    MetadataType.UINT32: "<I", MetadataType.INT32: "<i", MetadataType.FLOAT32: "<f", MetadataType.BOOL: "<?",
+    MetadataType.UINT64: "<Q", MetadataType.INT64: "<q", MetadataType.FLOAT64: "<d",
+}  # fmt: skip
+
+
+class Settings:
+    """A tokeniser's settings.
+
+    Attributes:
+        model: `gpt2` (byte-level) or `llama` (SentencePiece-style).
+        pre: Name of the pre-tokeniser.
+        rules: Its rules; empty for SentencePiece-style vocabularies.
+        bos_id, eos_id, unknown_id: Ids, -1 where there is none.
+        add_bos, add_eos: What `add_special` adds.
+        add_space_prefix: A text begins with a space that it does not have.
+        ignore_merges: A piece that is a token is taken whole.
+        clean_spaces: llama.cpp's text output drops spaces before some signs.
+        nfc: Texts are normalised to NFC.
+        exact_types: Token types are the model's own; else llama.cpp's list of names makes control tokens too.
+    """
+
+    __slots__ = (
+        "add_bos", "add_eos", "add_space_prefix", "bos_id", "clean_spaces", "eos_id", "exact_types", "ignore_merges", "model", "nfc",
+        "pre", "rules", "unknown_id",
+    )  # fmt: skip
+
+    def __init__(self, lookup: Lookup, vocab_size: int) -> None:
+        """Reads the settings.
+
+        Args:
+            lookup: Gives the value of a metadata key, None where there is none.
+
+        Raises:
+            UnsupportedError: `tokenizer.model` or `tokenizer.pre` for a kind that is not known.
+            FormatError: `tokenizer.setting` where a value is of another type, or an id not in the vocabulary.
+        """
+        self.model = _typed(lookup, f"{PREFIX}model", str, "")
+        if self.model not in MODELS:
+            raise UnsupportedError(
+                f"tokenisers of the model {self.model!r} are not supported; those of {' and '.join(MODELS)} are",
+                code="tokenizer.model", section="metadata", field=f"{PREFIX}model",
+            )  # fmt: skip
+        byte_level = self.model == BYTE_LEVEL
+        self.pre = _typed(lookup, f"{PREFIX}pre", str, "default")
+        self.rules = pretokenizers.rules_of(self.pre) if byte_level else ()
+        self.bos_id = _token(lookup, "bos", vocab_size, NONE if byte_level else 1)
+        self.eos_id = _token(lookup, "eos", vocab_size, NONE if byte_level else 2)
+        self.unknown_id = _token(lookup, "unknown", vocab_size, NONE if byte_level else 0)
+        wants_bos = self.pre in pretokenizers.ADD_BOS if byte_level else True
+        self.add_bos = _typed(lookup, f"{PREFIX}add_bos_token", bool, wants_bos) and self.bos_id != NONE
+        self.add_eos = _typed(lookup, f"{PREFIX}add_eos_token", bool, False) and self.eos_id != NONE
+        self.add_space_prefix = _typed(lookup, f"{PREFIX}add_space_prefix", bool, not byte_level)
+        whole = byte_level and self.pre in pretokenizers.IGNORE_MERGES
+        self.ignore_merges = byte_level and _typed(lookup, IGNORE_MERGES, bool, whole)
+        self.clean_spaces = byte_level and self.pre not in pretokenizers.KEEP_SPACES
+        normalizer = _typed(lookup, NORMALIZER, str, "none")
+        if normalizer not in ("none", "nfc"):
+            raise UnsupportedError(
+                f"the normaliser {normalizer!r} is not known", code="tokenizer.setting", section="metadata",
+                field=NORMALIZER,
+            )  # fmt: skip
+        self.nfc = normalizer == "nfc"
+        self.exact_types = _typed(lookup, EXACT_TYPES, bool, False)
+
+
+def scalar(value_type: int, raw: bytes | memoryview) -> Any:
+    """A metadata value that is no array, decoded without numpy; None for arrays."""
+    if value_type == MetadataType.STRING:
+        return bytes(raw).decode("utf-8", "surrogateescape")
+    form = _SCALARS.get(value_type)
+    if form is None or struct.calcsize(form) != len(raw):
+        return None
+    return struct.unpack(form, raw)[0]
+
+
+def _typed(lookup: Lookup, key: str, kind: type, default: Any) -> Any:
+    value = lookup(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise FormatError(
+            f"{value!r} is not of the type {kind.__name__}", code="tokenizer.setting", section="metadata", field=key
+        )
+    return value
+
+
+def _token(lookup: Lookup, name: str, vocab_size: int, default: int) -> int:
+    key = f"{PREFIX}{name}_token_id"
+    value = _typed(lookup, key, int, default)
+    if value == NONE or value == 0xFFFFFFFF:  # noqa: PLR1714 - one is the default, the other GGUF's "none"
+        return NONE
+    if not 0 <= value < vocab_size:
+        if lookup(key) is None:
+            return NONE
+        raise FormatError(
+            f"{value} is no token of {vocab_size}", code="tokenizer.setting", section="metadata", field=key
+        )
+    return int(value)

@@ -1,0 +1,158 @@
+"""Where special tokens stand in a text, in llama.cpp's order: the longest first, then by id, each from left to right."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..sections.gbt import GbtView
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+
+# Tokens that llama.cpp takes for control tokens by their text, whatever type the file gives them.
+CONTROL_NAMES = frozenset(
+    name.encode()
+    for name in (
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+        "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+        "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+        "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>",
+        "▁<MID>", "<|code_middle|>", "<|middle|>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]",
+        "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+    )
+)  # fmt: skip
+_SHORTEST_NAME = min(map(len, CONTROL_NAMES))
+
+
+class Specials:
+    """The special tokens of a vocabulary, read when a text is long enough to hold one.
+
+    Args:
+        view: The vocabulary.
+        by_name: Tokens of `CONTROL_NAMES` are control tokens whatever their type.
+    """
+
+    def __init__(self, view: GbtView, *, by_name: bool) -> None:
+        self._view = view
+        self._by_name = by_name
+        self._ids = view.special_tokens if view.special_tokens is not None else ()
+        self._all: _Finder | None = None
+        self._user_defined: _Finder | None = None
+        self._controls: frozenset[int] | None = None
+        self._shortest = len(view.token(view.checked(self._ids[-1], "special_tokens"))) if len(self._ids) else 0
+
+    def partition(self, text: str, *, parse_special: bool, mask: bytes | None = None) -> Iterable[str | int]:
+        """The text in order: pieces of text, not empty, and ids of special tokens.
+
+        User-defined tokens are found in every text, control tokens and the unknown token only where the caller says.
+
+        Args:
+            mask: With `parse_special`, control tokens only count where all their characters have a 1 here.
+        """
+        if not text:
+            return ()
+        shortest = self._shortest
+        if parse_special and self._by_name:
+            shortest = min(shortest or _SHORTEST_NAME, _SHORTEST_NAME)
+        # A text that has fewer bytes than the shortest token needs no search.
+        if not shortest or (4 * len(text) < shortest or (text.isascii() and len(text) < shortest)):
+            return (text,)
+        if mask is None or not parse_special:
+            return self._finder(parse_special).partition(text)
+        types, marks = self._view.token_types, mask
+
+        def allowed(at: int, end: int, token_id: int) -> bool:
+            return 0 not in marks[at:end] or (types[token_id] == USER_DEFINED and not self.is_control(token_id))
+
+        return self._finder(parse_special).partition(text, allowed)
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether a token is left out where special tokens are skipped: a control token or the unknown one."""
+        if self._view.token_types[token_id] in (UNKNOWN, CONTROL):
+            return True
+        if not self._by_name:
+            return False
+        if self._controls is None:
+            self._controls = frozenset(self._named())
+        return token_id in self._controls
+
+    def _named(self) -> Iterator[int]:
+        """Ids of the tokens that are control tokens by their name."""
+        found = (self._view.find(name) for name in CONTROL_NAMES)
+        return (token_id for token_id in found if token_id >= 0)
+
+    def _finder(self, parse_special: bool) -> _Finder:
+        if parse_special:
+            if self._all is None:
+                ids = {*self._listed(), *(self._named() if self._by_name else ())}
+                self._all = _Finder((self._view.token(token_id), token_id) for token_id in ids)
+            return self._all
+        if self._user_defined is None:
+            types, hidden = self._view.token_types, CONTROL_NAMES if self._by_name else ()
+            chosen = (i for i in self._listed() if types[i] == USER_DEFINED)
+            tokens = ((self._view.token(token_id), token_id) for token_id in chosen)
+            self._user_defined = _Finder(item for item in tokens if item[0] not in hidden)
+        return self._user_defined
+
+    def _listed(self) -> Iterator[int]:
+        return (self._view.checked(token_id, "special_tokens") for token_id in self._ids)
+
+
+class _Finder:
+    """Finds some tokens' texts: all that share their first characters are looked for at once."""
+
+    def __init__(self, tokens: Iterable[tuple[bytes, int]]) -> None:
+        self._tokens: dict[str, tuple[int, int]] = {}
+        for order, (token, token_id) in enumerate(sorted(tokens, key=lambda item: (-len(item[0]), item[1]))):
+            try:
+                if token:
+                    self._tokens.setdefault(token.decode(), (order, token_id))
+            except UnicodeDecodeError:
+                continue  # no text holds it
+        lengths: dict[str, set[int]] = {}
+        for text in self._tokens:
+            lengths.setdefault(text[:2], set()).add(len(text))
+        self._groups = {prefix: sorted(found, reverse=True) for prefix, found in lengths.items()}
+
+    def partition(self, text: str, allowed: Callable[[int, int, int], bool] | None = None) -> Iterator[str | int]:
+        """The text in order, pieces and ids; of the tokens, those count that are allowed by start, end and id."""
+        start = 0
+        for at, end, token_id in self._chosen(text, allowed):
+            if at > start:
+                yield text[start:at]
+            yield token_id
+            start = end
+        if start < len(text):
+            yield text[start:]
+
+    def _chosen(self, text: str, allowed: Callable[[int, int, int], bool] | None) -> list[tuple[int, int, int]]:
+        """Start, end and id of the tokens that count, by place: none overlaps one that comes before it in order."""
+        found = self._candidates(text)
+        if allowed is not None:
+            found = [item for item in found if allowed(*item[1:])]
+        if len(found) < 2:
+            return [(at, end, token_id) for _, at, end, token_id in found]
+        taken = bytearray(len(text))
+        chosen = []
+        for _, at, end, token_id in sorted(found):
+            if 1 not in taken[at:end]:
+                taken[at:end] = b"\1" * (end - at)
+                chosen.append((at, end, token_id))
+        chosen.sort()
+        return chosen
+
+    def _candidates(self, text: str) -> list[tuple[int, int, int, int]]:
+        tokens, found = self._tokens, []
+        for prefix, lengths in self._groups.items():
+            at = text.find(prefix)
+            while at >= 0:
+                for length in lengths:
+                    piece = text[at : at + length]
+                    known = tokens.get(piece) if len(piece) == length else None
+                    if known is not None:
+                        found.append((known[0], at, at + length, known[1]))
+                at = text.find(prefix, at + 1)
+        return found
