@@ -58,6 +58,7 @@ CODES = {
     "convert.same_file": "the output is one of the inputs",
     "convert.metadata": "the source's metadata cannot be stored",
     "export.incomplete": "the pack does not hold what the export promises",
+    "interrupted": "the user stopped the command",
     "internal": "a fault of this program",
 }
 
@@ -162,6 +163,12 @@ class InternalError(GpackError, RuntimeError):
     """A fault of this program."""
 
     exit_code = EXIT_INTERNAL
+
+
+class InterruptedRunError(GpackError):
+    """The user stopped the command."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class MissingError(GpackError, KeyError):

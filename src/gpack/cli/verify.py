@@ -20,7 +20,9 @@ what every open does."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file")
-    parser.add_argument("--quick", action="store_true", help="only what a quick open checks (about a millisecond)")
+    parser.add_argument(
+        "--quick", action="store_true", help="only what a quick open checks (well under a millisecond of work)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -123,8 +125,10 @@ def _print_text(result: Verification) -> None:
     speed = f"{units.size(result.bytes_hashed)} hashed in {units.duration(result.seconds)}"
     total = sum(report.counts.values())
     if result.ok and footer:
-        remarks = f", {total} warnings" if total else ""
+        remarks = f", {units.plural(total, 'warning')}" if total else ""
         print(f"{printable(result.path)}: OK ({len(result.structure.entries)} sections, {speed}{remarks})")
         print(f"manifest sha256 {footer.manifest_sha256.hex()}")
     else:
-        print(f"{printable(result.path)}: INVALID ({total} violations of {len(report.counts)} rules, {speed})")
+        broken = f"{units.plural(total, 'violation')} of {units.plural(len(report.counts), 'rule')}"
+        print(f"{printable(result.path)}: INVALID ({broken}, {speed})")
+        print(report.hint or "Fetch the file again, or tell its writer; spec/GPACK.md explains the rules.")
