@@ -49,11 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             errors.InterruptedRunError("interrupted; no file was changed", code="interrupted"), as_json=as_json
         )
     except OSError as error:
-        # Files are opened, read and written elsewhere, with errors of ours; what is left is our own output.
-        _drop_output()
-        path = error.filename or "standard output"
-        wrapped = errors.PathError(f"cannot be written: {error.strerror or error}", code="io.write", path=path)
-        return _fail(wrapped, as_json=False)
+        return _fail_io(error, as_json=as_json)
     except MemoryError:
         return _fail(errors.PathError("out of memory", code="io.memory"), as_json=as_json)
     except Exception as error:
@@ -141,6 +137,16 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
         # Names in it come from the file.
         print(printable(f"guild: error: {error}"), file=sys.stderr)
     return error.exit_code
+
+
+def _fail_io(error: OSError, *, as_json: bool) -> int:
+    """An error of the system that no module has made one of ours: about a file, or about our own output."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return _fail(errors.PathError(reason, code="io.read", path=error.filename), as_json=as_json)
+    _drop_output()
+    unwritten = errors.PathError(f"cannot be written: {reason}", code="io.write", path="standard output")
+    return _fail(unwritten, as_json=False)
 
 
 def _drop_output() -> None:
