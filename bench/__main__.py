@@ -37,8 +37,9 @@ _SPARE_MEMORY = 2 << 30
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the cases; the exit code is 0 unless a case could not run."""
     options = _parse(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _interrupt)  # the files go away then too
     rows: list[Row] = []
+    status = 0
     try:
         with _folder(options.dir, quick=options.quick) as folder:
             print(f"in {folder}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", file=sys.stderr)
@@ -47,12 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 rows += CASES[name](bench)
     except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
-        return 130
+        print("bench: interrupted; what was measured until then:", file=sys.stderr)
+        status = 130
     print(_table(rows))
     if options.json:
         options.json.write_text(json.dumps(_document(options, rows), indent=2) + "\n")
-    return 0
+    return status
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

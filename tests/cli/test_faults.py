@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -168,12 +170,51 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
 def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "m.gguf"
     source.write_bytes(make_gguf({}, V))
-    for output, code in [(tmp_path, "io.write"), (tmp_path / "no" / "o", "io.not_found"), (Path("/proc/o"), "io.")]:
+    for output, code in [
+        (tmp_path, "io.not_a_file"),
+        (tmp_path / "no" / "o", "io.not_found"),
+        (Path("/proc/o"), "io."),
+    ]:
         assert main(["convert", str(source), "-o", str(output)]) == 3
         assert f"[{code}" in capsys.readouterr().err
     assert main(["convert", str(source), "-o", str(source)]) == 2
     assert "[convert.same_file]" in capsys.readouterr().err
     assert source.read_bytes() == make_gguf({}, V)
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, pipe = tmp_path / "m.gguf", tmp_path / "pipe"
+    source.write_bytes(make_gguf({}, V))
+    os.mkfifo(pipe)
+    for output in (pipe, Path("/dev/null"), Path("")):
+        assert main(["convert", str(source), "-o", "" if output == Path() else str(output)]) == 3
+        assert "[io.not_a_file]" in capsys.readouterr().err
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_of_a_link_the_file_that_it_leads_to_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, real, link = tmp_path / "m.gguf", tmp_path / "real" / "old.gpack", tmp_path / "link.gpack"
+    source.write_bytes(make_gguf({}, V))
+    real.parent.mkdir()
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    assert main(["convert", str(source), "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert real.read_bytes()[:4] == b"GPCK"
+    assert [path.name for path in real.parent.iterdir()] == ["old.gpack"]
+    capsys.readouterr()
+
+
+def test_a_gguf_where_a_pack_is_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "m.gguf"
+    source.write_bytes(make_gguf({}, V) + bytes(200))
+    for command in (["verify", str(source), "--quick"], ["export", str(source), "-o", str(tmp_path / "o")]):
+        assert main(command) == 1
+        assert "this is a GGUF: `guild convert` makes a pack of it" in capsys.readouterr().err
+    assert main(["verify", str(source)]) == 1
+    assert "this is a GGUF: `guild convert` makes a pack of it" in capsys.readouterr().out
+    assert main(["inspect", str(source), "--section", "ManifestJson"]) == 2
 
 
 def test_a_damaged_pack_never_ends_in_a_fault_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

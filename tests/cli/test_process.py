@@ -89,7 +89,7 @@ def test_an_output_that_knows_only_ascii(pack: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_a_conversion_leaves_nothing(tmp_path: Path, number: int) -> None:
     source = tmp_path / "m.gguf"
     write_gguf(source, {}, [("big", F32, (1,), bytes(4))])
@@ -109,9 +109,26 @@ def test_a_signal_during_a_conversion_leaves_nothing(tmp_path: Path, number: int
         assert len(list(tmp_path.glob("m.gpack.tmp.*"))) == 1
         process.send_signal(number)
         assert process.wait(TIMEOUT) == 130
-        assert process.stderr.read() == "guild: interrupted; nothing was changed\n"
+        assert process.stderr.read() == "guild: error: interrupted; no file was changed [interrupted]\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "m.gpack"]
     assert (tmp_path / "m.gpack").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--quick"]])
+def test_an_output_that_is_full(pack: Path, options: list[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        arguments = [sys.executable, "-m", "gpack", "verify", *options, str(pack)]
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert "standard output: cannot be written: No space left on device [io.write]" in done.stderr
+
+
+def test_no_output_at_all(pack: Path) -> None:
+    done = run("bash", "-c", f'"{sys.executable}" -m gpack verify --quick "{pack}" >&-')
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
@@ -177,7 +194,7 @@ def test_an_interrupted_command(
     source = write_gguf(tmp_path / "m.gguf", {})
     monkeypatch.setattr(GgufSource, "open", interrupt)
     assert main(["convert", str(source), "-o", str(tmp_path / "x")]) == 130
-    assert capsys.readouterr().err == "guild: interrupted; nothing was changed\n"
+    assert capsys.readouterr().err == "guild: error: interrupted; no file was changed [interrupted]\n"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,18 @@ def changed(folder: Path, *replacements: tuple[str, str], source: Path = TILE) -
     return path
 
 
+def test_the_example_of_the_guide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (ROOT / "spec" / "codegen.md").read_text()
+    head = "format: {id: tile, title: Tile, version: 1, endian: le, license: MIT, extension: tile, doc: A tile.}\n"
+    path = tmp_path / "tile.yaml"
+    path.write_text(head + "".join(re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)))
+    assert main(["--schema", str(path), "--out", str(tmp_path)]) == 0
+    rules = (tmp_path / "tile" / "python" / "rules.py").read_text()
+    assert "from .constants" not in rules  # its rules use none
+    assert 'broken.append(("tile.width", "width"))' in rules
+    capsys.readouterr()
+
+
 # --- schemas that are wrong ---
 
 COUNT = '- {name: count, type: u32, unit: tiles, doc: "Number of tiles."}'
@@ -52,6 +64,7 @@ WRONG: dict[str, tuple[str, str, list[str]]] = {
     "bytes without a length": ('"ascii[4]"', "ascii", ["Place.kind", "length"]),
     "big-endian": ("endian: le", "endian: be", ["format.endian"]),
     "no docs": (', doc: "Left and top."}', "}", ["structs.1.fields.0", "doc"]),
+    "a keyword": ("name: default,", "name: class,", ["Head.class", "keyword"]),
     "a name that is no name": ("name: default,", "name: Default,", ["structs.0.fields.3.name", "Default"]),
     "misaligned": (
         "{name: layers, type: u16, unit: bits, flags: Layers, doc: \"What the tiles show.\"}\n"

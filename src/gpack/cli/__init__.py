@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _print_anything()
         status = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except errors.GpackError as error:
         return _fail(error, as_json=as_json)
@@ -45,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return errors.EXIT_OK
     except KeyboardInterrupt:
-        print("guild: interrupted; nothing was changed", file=sys.stderr)
-        return errors.EXIT_INTERRUPTED
+        return _fail(
+            errors.InterruptedRunError("interrupted; no file was changed", code="interrupted"), as_json=as_json
+        )
     except OSError as error:
-        wrapped = errors.PathError(error.strerror or str(error), code="io.read", path=error.filename)
-        return _fail(wrapped, as_json=as_json)
+        return _fail_io(error, as_json=as_json)
     except MemoryError:
         return _fail(errors.PathError("out of memory", code="io.memory"), as_json=as_json)
     except Exception as error:
@@ -111,7 +112,9 @@ def _without_command(command: str) -> int:
         "",
         *(f"  {name:14}{text}" for name, text in COMMANDS.items()),
         "",
-        "`guild COMMAND --help` tells more. " + _EPILOG,
+        "`guild COMMAND --help` tells more.",
+        "",
+        _EPILOG,
     ]
     if command in ("", "-h", "--help"):
         print("\n".join(lines))
@@ -127,7 +130,7 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
 
         try:
             print(json.dumps({"ok": False, "error": error.to_dict()}, indent=2), flush=True)
-        except BrokenPipeError:
+        except OSError:
             _drop_output()
     else:
         from .table import printable
@@ -137,9 +140,20 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
     return error.exit_code
 
 
+def _fail_io(error: OSError, *, as_json: bool) -> int:
+    """An error of the system that no module has made one of ours: about a file, or about our own output."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return _fail(errors.PathError(reason, code="io.read", path=error.filename), as_json=as_json)
+    _drop_output()
+    unwritten = errors.PathError(f"cannot be written: {reason}", code="io.write", path="standard output")
+    return _fail(unwritten, as_json=False)
+
+
 def _drop_output() -> None:
-    """The reader of our output has gone and there is nobody to tell: what is still buffered goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Our output cannot be written, and what is still buffered goes nowhere."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_anything() -> None:
@@ -150,7 +164,7 @@ def _print_anything() -> None:
 
 
 def _catch_termination() -> None:
-    """SIGTERM unwinds like Ctrl-C, so that temporary files go away."""
+    """SIGTERM and a closed terminal unwind like Ctrl-C, so that temporary files go away."""
     import signal
     import threading
 
@@ -160,3 +174,5 @@ def _catch_termination() -> None:
     # Outside the main thread it is somebody else's program, which keeps its own handlers.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` means it
+            signal.signal(signal.SIGHUP, stop)
