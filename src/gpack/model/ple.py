@@ -89,7 +89,6 @@ class PleTable:
         """`open_gpack` and `open_raw` are the ways to make one."""
         self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, io
         self.row_bytes = _row_bytes(ggml_type, ne0)
-        self.fallback = ""
         self._offset, self._path = offset, path
         self._lock = threading.Lock()
         self._reads = self._read_bytes = 0
@@ -97,6 +96,7 @@ class PleTable:
         self._threads: ThreadPoolExecutor | None = None
         self._arena: mmap.mmap | None = None
         self._file = RangeFile(descriptor, path, direct=io is PleIo.Direct)
+        self.fallback = self._file.refusal
         try:
             if offset < 0 or ne1 < 0 or offset + ne1 * self.row_bytes > self._file.size:
                 raise BoundsError(
@@ -273,7 +273,7 @@ class PleTable:
             begin = np.searchsorted(pages, first[part]) * PAGE + starts[part] % PAGE
             out[places[part]] = arena[begin[:, None] + np.arange(self.row_bytes)]
             at += count
-        self.fallback = self._file.refusal
+        self.fallback = self._file.refusal or self.fallback
 
     def _read_pages(self, pages: npt.NDArray[np.int64]) -> Rows:
         """The pages of these numbers, one after the other."""
