@@ -41,7 +41,8 @@ def contents(model: GuildModel) -> dict[str, Any]:
     for layer, found in model.experts.layers.items():
         for number in range(found.n_expert):
             held[f"expert {layer} {number}"] = [
-                None if matrix is None else (matrix.tobytes(), matrix.dims) for matrix in model.experts.get(layer, number)
+                None if matrix is None else (matrix.tobytes(), matrix.dims)
+                for matrix in model.experts.get(layer, number)
             ]
     return held
 

@@ -122,7 +122,7 @@ def test_several_reads_are_under_way_at_a_time(table: tuple[Path, Any], monkeypa
     path, values = table
     preadv = os.preadv
     together = threading.Barrier(4)
-    met = []
+    met: list[int] = []
 
     def meet(descriptor: int, buffers: Any, offset: int) -> int:
         if len(met) < 4:

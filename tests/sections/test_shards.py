@@ -34,9 +34,9 @@ def shard_of(pack: Path) -> Path:
     return pack.with_name("m-00003-of-00003.gguf")
 
 
-def fault_of(pack: Path, **options: Path) -> errors.GpackError:
+def fault_of(pack: Path, expert_dir: Path | None = None) -> errors.GpackError:
     """What reading an expert of the last shard raises."""
-    with gpack.open(pack, **options) as opened, pytest.raises(errors.GpackError) as caught:
+    with gpack.open(pack, expert_dir=expert_dir) as opened, pytest.raises(errors.GpackError) as caught:
         opened[DOWN]
     return caught.value
 
@@ -108,7 +108,9 @@ def test_shards_are_looked_for_in_one_folder_only(model: Path, tmp_path: Path) -
         assert pack[DOWN].type_name == "F16"
 
 
-@pytest.mark.parametrize("name", [b"../m-00003-of-00003.gguf", b"/etc/passwd", b"..", b"a/b.gguf", b"c:x.gguf", b"\\\\h\\x"])
+@pytest.mark.parametrize(
+    "name", [b"../m-00003-of-00003.gguf", b"/etc/passwd", b"..", b"a/b.gguf", b"c:x.gguf", b"\\\\h\\x"]
+)
 def test_a_name_that_is_a_path_is_never_opened(name: bytes, tmp_path: Path) -> None:
     parts = Parts.parse(external())
     section = parts.section(9).data
@@ -173,7 +175,9 @@ def test_verify_says_which_bytes_no_digest_covers(model: Path, capsys: pytest.Ca
         assert (shard.error, shard.covered, shard.uncovered_bytes) == (None, False, size - header)
     assert main(["verify", str(model)]) == 0
     printed = capsys.readouterr().out
-    assert f"{result.shards[0].uncovered_bytes} of its {result.shards[0].size} bytes are covered by no digest" in printed
+    assert (
+        f"{result.shards[0].uncovered_bytes} of its {result.shards[0].size} bytes are covered by no digest" in printed
+    )
 
 
 def test_without_full_digests_a_changed_expert_passes_and_with_them_it_does_not(model: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from .located import Located
 from .row_cache import RowCache
 
 LOG = logging.getLogger("gpack")
-Ids = Sequence[int] | npt.NDArray[np.integer[Any]]
+Ids = Sequence[Any] | npt.NDArray[np.integer[Any]]
 Rows = npt.NDArray[np.uint8]
 CACHE_BYTES = 64 << 20
 READS_IN_FLIGHT = 16
