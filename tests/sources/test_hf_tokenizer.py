@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,15 @@ from hf_maker import ORACLE, VOCAB, tiny_tokenizer_json, write_json, write_token
 
 from gpack.errors import FormatError, GpackError, PathError
 from gpack.sections.tokenizer import build_tokenizer
+from gpack.sections.values import Value
 from gpack.sources.gguf import GgufSource
 from gpack.sources.hf_tokenizer import TokenizerImport, read_directory
-from gpack.sources.metadata_build import MetadataBuilder
 
 needs_oracle = pytest.mark.skipif(not (ORACLE / "hf").exists(), reason="converted models: no ../shared/oracle/hf here")
 MODELS = ["llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe"]
 
 
-def plain(metadata: MetadataBuilder) -> dict[str, Any]:
+def plain(metadata: Mapping[str, Value]) -> dict[str, Any]:
     return {key: value.python() for key, value in metadata.items()}
 
 
@@ -44,6 +45,9 @@ def test_equal_to_the_converters(model: str) -> None:
     assert made.faults == []
     with GgufSource.open(ORACLE / "hf" / model / "m.gguf") as source:
         expected = {key: value for key, value in source.metadata.items() if key.startswith("tokenizer.")}
+        own = {key: made.metadata.pop(key) for key in list(made.metadata) if key.startswith("tokenizer.gpack.")}
+        # llama.cpp does not normalise; the Qwens' own files do.
+        assert plain(own) == ({} if model == "llama" else {"tokenizer.gpack.normalizer": "nfc"})
         assert list(made.metadata) == list(expected)
         for key, value in expected.items():
             mine = made.metadata[key]
@@ -186,7 +190,16 @@ def test_sequences_in_sequences_end(tmp_path: Path) -> None:
 
 def test_ignored_merges_are_told_where_the_rule_does_not_imply_them(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, tiny_tokenizer_json(ignore_merges=True))
-    assert read(tmp_path)["tokenizer.ggml.ignore_merges"] is True
+    assert read(tmp_path)["tokenizer.gpack.ignore_merges"] is True
+
+
+@pytest.mark.parametrize("kind", ["NFC", "NFKC", "Lowercase"])
+def test_normalisers(tmp_path: Path, kind: str) -> None:
+    normalizer = {"type": "Sequence", "normalizers": [{"type": kind}]}
+    write_tokenizer(tmp_path, {**tiny_tokenizer_json(), "normalizer": normalizer})
+    made = read_directory(tmp_path)
+    assert plain(made.metadata).get("tokenizer.gpack.normalizer") == ("nfc" if kind == "NFC" else None)
+    assert bool(made.faults) == (kind != "NFC")
 
 
 def test_a_bpe_of_characters_with_byte_tokens(tmp_path: Path) -> None:
