@@ -28,7 +28,7 @@ import gpack
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
-from gpack.errors import FormatError, GpackError, UnsupportedError, UsageError
+from gpack.errors import FormatError, GpackError, PathError, UnsupportedError, UsageError
 from gpack.sections.assets import AssetTable
 from gpack.sources.gguf import GgufSource
 
@@ -192,6 +192,28 @@ def test_old_and_new_spellings_say_the_same(tmp_path: Path) -> None:
     assert told[0]["qwen3.rope.scaling.type"] == "yarn"
     assert told[0]["qwen3.rope.scaling.original_context_length"] == 256
     assert (told[0]["general.sampling.top_k"], told[0]["general.sampling.temp"]) == (7, 0.5)
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model.", ""])
+def test_names_in_wrappers(tmp_path: Path, prefix: str) -> None:
+    tensors = qwen3_tensors() | {"lm_head.weight": f32(np.ones((288, 64)))}
+    convert(qwen3_folder(tmp_path / "plain", tensors=tensors), tmp_path / "plain.gpack")
+    head = "language_model.lm_head.weight" if prefix.startswith("language_model") else "lm_head.weight"
+    wrapped = {
+        head if name == "lm_head.weight" else prefix + name.removeprefix("model."): tensor
+        for name, tensor in tensors.items()
+    }
+    convert(qwen3_folder(tmp_path / "wrapped", tensors=wrapped), tmp_path / "wrapped.gpack")
+    with gpack.open(tmp_path / "plain.gpack") as plain, gpack.open(tmp_path / "wrapped.gpack") as other:
+        assert set(plain) == set(other)
+        for section in ("EmbedBlob", "HeadBlob", "DensePackBlob"):
+            assert plain.section(section) == other.section(section)
+
+
+def test_the_class_tells_where_no_type_does(tmp_path: Path) -> None:
+    convert(qwen3_folder(tmp_path / "m", model_type=None), tmp_path / "m.gpack")
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert pack.metadata["general.architecture"] == "qwen3"
 
 
 @pytest.mark.parametrize(
@@ -457,6 +479,28 @@ def test_a_source_that_changes(tmp_path: Path, name: str) -> None:
         os.utime(folder / name, (1, 1))
 
     refused(FormatError, "convert.source_changed", folder, name, progress=touch)
+
+
+def test_a_shard_that_is_cut_meanwhile(tmp_path: Path) -> None:
+    folder = qwen3_folder(tmp_path / "m", hidden=256, shards=2)
+    shard = folder / "model-00002-of-00002.safetensors"
+
+    def cut(*_: int) -> None:
+        os.truncate(shard, 100)
+
+    refused(PathError, "io.short_read", folder, shard.name, progress=cut)
+
+
+def test_a_file_that_goes_away_is_still_read(tmp_path: Path) -> None:
+    """It was opened before anything was written."""
+    folder = qwen3_folder(tmp_path / "m", shards=2)
+    convert(folder, tmp_path / "a.gpack")
+
+    def remove(*_: int) -> None:
+        (folder / "model-00002-of-00002.safetensors").unlink(missing_ok=True)
+
+    convert(folder, tmp_path / "b.gpack", progress=remove)
+    assert (tmp_path / "a.gpack").read_bytes() == (tmp_path / "b.gpack").read_bytes()
 
 
 def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
