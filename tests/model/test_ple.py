@@ -18,6 +18,8 @@ import gpack
 from gpack import errors
 from gpack.convert.gguf import convert_gguf
 from gpack.generated.constants import GgmlType, SectionKind
+from gpack.model import ple
+from gpack.model.aio import ReadQueue, open_queue
 from gpack.model.ple import PleIo, PleTable
 from gpack.quants import dequantize
 
@@ -34,6 +36,23 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return path, values
 
 
+@pytest.fixture(params=["queue", "threads"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Reads in a queue of the kernel, or by threads where there is none."""
+    if request.param == "threads":
+        monkeypatch.setattr(ple, "open_queue", lambda _: None)
+    elif (queue := open_queue(4)) is None:
+        pytest.skip("this system has no queue of reads")
+    else:
+        queue.close()
+    return str(request.param)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ple, "open_queue", lambda _: None)
+
+
 def open_table(path: Path, **options: Any) -> PleTable:
     shape: dict[str, Any] = {"ggml_type": GgmlType.IQ4_NL, "ne0": WIDTH, "ne1": ROWS}
     return PleTable.open_raw(path, START, **(shape | options))
@@ -41,6 +60,7 @@ def open_table(path: Path, **options: Any) -> PleTable:
 
 @pytest.mark.parametrize("io", PleIo)
 @pytest.mark.parametrize("cache_bytes", [0, 720, 100 << 10, 64 << 20])
+@pytest.mark.usefixtures("way")
 def test_rows_are_those_of_the_file(table: tuple[Path, Any], io: PleIo, cache_bytes: int) -> None:
     path, values = table
     rng = np.random.default_rng(2)
@@ -64,6 +84,7 @@ def test_values_are_those_of_the_dequantiser(table: tuple[Path, Any], io: PleIo)
     assert np.array_equal(found, dequantize(values[[[3, 9], [4999, 3]]], GgmlType.IQ4_NL), equal_nan=True)
 
 
+@pytest.mark.usefixtures("way")
 def test_rows_longer_than_a_page(tmp_path: Path) -> None:
     values = np.random.default_rng(3).integers(0, 256, (40, 9000), np.uint8)
     path = tmp_path / "wide"
@@ -95,6 +116,7 @@ def test_neighbours_share_a_read(table: tuple[Path, Any]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="no O_DIRECT")
+@pytest.mark.usefixtures("threads")
 def test_direct_reads_are_aligned(table: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 
@@ -118,6 +140,7 @@ def test_direct_reads_are_aligned(table: tuple[Path, Any], monkeypatch: pytest.M
     assert set(seen) == {(0, 0, 0)}
 
 
+@pytest.mark.usefixtures("threads")
 def test_several_reads_are_under_way_at_a_time(table: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     path, values = table
     preadv = os.preadv
@@ -136,6 +159,7 @@ def test_several_reads_are_under_way_at_a_time(table: tuple[Path, Any], monkeypa
         assert np.array_equal(opened.rows(ids), values[ids])
 
 
+@pytest.mark.usefixtures("way")
 def test_many_threads(table: tuple[Path, Any]) -> None:
     path, values = table
     faults: list[int] = []
@@ -230,6 +254,7 @@ def test_a_real_table_goes_through_a_conversion(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["open", "read"])
+@pytest.mark.usefixtures("threads")
 def test_direct_falls_back_where_the_file_system_refuses_and_says_so(
     moment: str, table: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -309,6 +334,7 @@ def test_tables_that_cannot_be(table: tuple[Path, Any], io: PleIo, options: dict
 
 
 @pytest.mark.parametrize("io", PleIo)
+@pytest.mark.usefixtures("way")
 def test_a_table_that_is_cut_meanwhile(table: tuple[Path, Any], io: PleIo, tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(table[0].read_bytes())
@@ -316,7 +342,7 @@ def test_a_table_that_is_cut_meanwhile(table: tuple[Path, Any], io: PleIo, tmp_p
         opened.rows([0])
         os.truncate(path, 5000)
         with pytest.raises(errors.PathError) as caught:
-            opened.rows([ROWS - 1])
+            opened.rows([ROWS - 1, ROWS - 1000])
     assert caught.value.code == "io.short_read"
 
 
@@ -331,6 +357,38 @@ def test_a_disk_that_fails(table: tuple[Path, Any], monkeypatch: pytest.MonkeyPa
         assert caught.value.code == "io.read"
         monkeypatch.undo()
         assert np.array_equal(opened.rows([1]), table[1][[1]])
+
+
+@pytest.mark.parametrize("answer", [-22, 0, 100])
+def test_queued_reads_that_fail_are_read_once_more(
+    table: tuple[Path, Any], answer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A negative error number, nothing, or too little: what the kernel answers for single reads."""
+    queue = open_queue(8)
+    if queue is None:
+        pytest.skip("this system has no queue of reads")
+    queue.close()
+    original = ReadQueue.read
+
+    def fail(self: Any, descriptor: int, offsets: Any, lengths: Any, addresses: Any) -> Any:
+        found = original(self, descriptor, offsets, lengths, addresses)
+        found[::2] = answer
+        return found
+
+    monkeypatch.setattr(ReadQueue, "read", fail)
+    with open_table(table[0], io=PleIo.Direct) as opened:
+        ids = np.random.default_rng(8).integers(0, ROWS, 100)
+        assert np.array_equal(opened.rows(ids), table[1][ids])
+
+
+def test_a_queue_that_is_refused(table: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(ReadQueue, "_call", refuse)
+    assert open_queue(4) is None
+    with open_table(table[0], io=PleIo.Direct) as opened:
+        assert np.array_equal(opened.rows([7, 700, 4700]), table[1][[7, 700, 4700]])
 
 
 def test_missing_files(tmp_path: Path) -> None:
