@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from gguf_maker import TINY_MERGES, TINY_SPECIALS, TINY_TOKENS
 from numpy.typing import NDArray
 from safetensors import TensorSpec, serialize
+
+from gpack.convert.anything import convert
+from gpack.errors import GpackError
 
 # A tensor is (the writer's name of its type, shape, bytes).
 Stored = tuple[str, tuple[int, ...], bytes]
@@ -157,3 +161,34 @@ def qwen3_folder(folder: Path, *, tensors: Tensors | None = None, shards: int = 
     write_json(folder / "generation_config.json", {"temperature": 0.5, "top_k": 7, "eos_token_id": [271, 269]})
     write_tokenizer(folder)
     return folder
+
+
+def refused(kind: type[GpackError], code: str, source: Path, *words: str, **options: Any) -> None:
+    """Converts, which must fail with this class and code, naming the words, and leave nothing behind."""
+    output = source.parent / "refused.gpack"
+    with pytest.raises(GpackError) as caught:
+        convert(source, output, **options)
+    assert type(caught.value) is kind
+    assert caught.value.code == code
+    for word in words:
+        assert word in str(caught.value)
+    assert not [entry for entry in output.parent.iterdir() if entry.name.startswith("refused")]
+
+
+def experts(make: Maker, count: int) -> dict[str, Any]:
+    tensors = qwen3_tensors(layers=1)
+    for name in [name for name in tensors if ".mlp." in name]:
+        del tensors[name]
+    tensors["model.layers.0.mlp.gate.weight"] = f32(make(count, 64))
+    for expert in range(count):
+        tensors |= mlp(make, f"model.layers.0.mlp.experts.{expert}", 64, 32)
+    return tensors
+
+
+MOE: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "layers": 1,
+    "num_experts": 12,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}

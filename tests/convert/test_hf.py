@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,20 @@ import numpy as np
 import pytest
 from hf_maker import (
     ORACLE,
-    Maker,
-    attention_layer,
     f32,
-    mlp,
     qwen3_config,
     qwen3_folder,
     qwen3_tensors,
-    write_by_hand,
+    refused,
     write_json,
     write_safetensors,
-    write_sharded,
 )
 
 import gpack
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
-from gpack.errors import FormatError, GpackError, PathError, UnsupportedError, UsageError
+from gpack.errors import FormatError
 from gpack.sections.assets import AssetTable
 from gpack.sources.gguf import GgufSource
 
@@ -46,17 +41,6 @@ MODELS = [
 ]
 # Values that are computed differ in the last bit by the library's exponential.
 COMPUTED = ".ssm_a"
-
-
-def refused(kind: type[GpackError], code: str, source: Path, *words: str, **options: Any) -> None:
-    output = source.parent / "refused.gpack"
-    with pytest.raises(GpackError) as caught:
-        convert(source, output, **options)
-    assert type(caught.value) is kind
-    assert caught.value.code == code
-    for word in words:
-        assert word in str(caught.value)
-    assert not [entry for entry in output.parent.iterdir() if entry.name.startswith("refused")]
 
 
 # --- equal to the converter's ---
@@ -241,183 +225,6 @@ def test_a_scaling_that_has_no_translation_cannot_be_run(tmp_path: Path) -> None
     assert "longrope" in told["reasons"][0]
 
 
-# --- tensors that are not what they should be ---
-
-
-def test_a_model_that_is_not_whole(tmp_path: Path) -> None:
-    whole = qwen3_tensors()
-    layer = {name: tensor for name, tensor in whole.items() if ".layers.1." not in name}
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "a", tensors=layer), "lacks the layers [1]")
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "b", layers=1, tensors=whole), "has the layers [1]")
-    bare = {name: tensor for name, tensor in whole.items() if "embed_tokens" not in name}
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "c", tensors=bare), "embed_tokens.weight")
-    untied = qwen3_folder(tmp_path / "d", tie_word_embeddings=False)
-    refused(FormatError, "hf.tensor", untied, "lm_head.weight")
-
-
-def test_two_tensors_of_one_name(tmp_path: Path) -> None:
-    tensors = qwen3_tensors()
-    tensors["model.language_model.norm.weight"] = tensors["model.norm.weight"]
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors), "become one", "output_norm.weight")
-
-
-def test_an_unknown_tensor_is_packed_and_told(tmp_path: Path) -> None:
-    tensors = qwen3_tensors() | {"model.layers.0.self_attn.odd.weight": f32(np.ones((3, 5), np.float32))}
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = f32(np.ones(16))
-    told = report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))["import"]
-    assert told["runnable"] is False
-    assert "model.layers.0.self_attn.odd.weight" in told["reasons"][0]
-    assert told["computed"] == ["model.layers.0.self_attn.rotary_emb.inv_freq"]
-    with gpack.open(tmp_path / "m.gpack") as pack:
-        assert pack["model.layers.0.self_attn.odd.weight"].dims == (5, 3)
-
-
-def test_weights_of_eight_bits_are_packed_and_told(tmp_path: Path) -> None:
-    tensors = qwen3_tensors()
-    name = "model.layers.0.mlp.up_proj.weight"
-    tensors[name] = ("float8_e4m3fn", (128, 64), bytes(range(256)) * 32)
-    told = report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))["import"]
-    assert "F8_E4M3" in told["reasons"][0]
-    with gpack.open(tmp_path / "m.gpack") as pack:
-        assert pack["blk.0.ffn_up.weight"].type_name == "F8_E4M3"
-        assert bytes(pack["blk.0.ffn_up.weight"]) == bytes(range(256)) * 32
-
-
-def experts(make: Maker, count: int) -> dict[str, Any]:
-    tensors = qwen3_tensors(layers=1)
-    for name in [name for name in tensors if ".mlp." in name]:
-        del tensors[name]
-    tensors["model.layers.0.mlp.gate.weight"] = f32(make(count, 64))
-    for expert in range(count):
-        tensors |= mlp(make, f"model.layers.0.mlp.experts.{expert}", 64, 32)
-    return tensors
-
-
-MOE: dict[str, Any] = {
-    "model_type": "qwen3_moe",
-    "layers": 1,
-    "num_experts": 12,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-}
-
-
-def test_experts_stack_by_number_over_shards(tmp_path: Path) -> None:
-    tensors = experts(Maker(5), 12)
-    folder = qwen3_folder(tmp_path / "m", tensors=tensors, shards=3, **MOE)
-    convert(folder, tmp_path / "m.gpack")
-    with gpack.open(tmp_path / "m.gpack") as pack:
-        for role in ("gate", "up", "down"):
-            stack = pack[f"blk.0.ffn_{role}_exps.weight"]
-            for expert in range(12):
-                data = tensors[f"model.layers.0.mlp.experts.{expert}.{role}_proj.weight"][2]
-                assert stack[expert].tobytes() == data
-    assert gpack.verify(tmp_path / "m.gpack").report.ok
-
-
-def test_experts_that_are_missing_or_differ(tmp_path: Path) -> None:
-    tensors = experts(Maker(5), 12)
-    short = dict(tensors)
-    del short["model.layers.0.mlp.experts.10.up_proj.weight"]
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "a", tensors=short, **MOE), "up_proj", "the first is 10")
-    tensors["model.layers.0.mlp.experts.3.up_proj.weight"] = f32(np.ones((32, 65)))
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "b", tensors=tensors, **MOE), "expert 3", "[32, 65]")
-
-
-def test_rows_that_do_not_fit_the_heads(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in qwen3_tensors().items() if "_norm." not in name}
-    tensors["model.layers.0.self_attn.q_proj.weight"] = f32(np.ones((130, 64)))
-    folder = qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama")
-    refused(FormatError, "hf.tensor", folder, "130 rows", "4 heads")
-
-
-# --- Llama 3's frequencies, draft layers ---
-
-
-def test_frequencies_of_llama_3(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in qwen3_tensors().items() if "_norm." not in name}
-    rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
-    folder = qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama", rope_parameters=rope)
-    convert(folder, tmp_path / "m.gpack")
-    with gpack.open(tmp_path / "m.gpack") as pack:
-        values = pack["rope_freqs.weight"].dequantize()
-        assert "llama.rope.scaling.type" not in pack.metadata
-    # Head of 32: wavelengths 2 pi 10000^(i/16) against 16 and 64. Between, by hand: i = 2 has 19.87, so that
-    # smooth = (64 / 19.87 - 1) / 3 = 0.7403 and the divisor 1 / (0.2597 / 8 + 0.7403) = 1.2941.
-    assert values[:2].tolist() == [1.0, 1.0]
-    assert values[2] == pytest.approx(1.2941, abs=2e-4)
-    assert values[5:].tolist() == [8.0] * 11
-
-
-def linear_config(**others: Any) -> dict[str, Any]:
-    return {
-        "model_type": "qwen3_5_text", "layers": 2, "hidden": 64, "layer_types": ["linear_attention", "full_attention"],
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 6, **others,
-    }  # fmt: skip
-
-
-def linear_tensors(make: Maker) -> dict[str, Any]:
-    tensors = {"model.embed_tokens.weight": f32(make(288, 64)), "model.norm.weight": f32(make(64))}
-    layer = "model.layers.0"
-    shapes = {
-        "in_proj_qkv.weight": (112, 64), "in_proj_z.weight": (48, 64), "in_proj_a.weight": (6, 64),
-        "in_proj_b.weight": (6, 64), "conv1d.weight": (112, 1, 4), "A_log": (6,), "dt_bias": (6,),
-        "norm.weight": (8,), "out_proj.weight": (64, 48),
-    }  # fmt: skip
-    tensors |= {f"{layer}.linear_attn.{name}": f32(make(*shape)) for name, shape in shapes.items()}
-    tensors |= {f"{layer}.{name}.weight": f32(make(64)) for name in ("input_layernorm", "post_attention_layernorm")}
-    tensors |= attention_layer(make, "model.layers.1", 64)
-    for number in range(2):
-        tensors |= mlp(make, f"model.layers.{number}.mlp", 64, 128)
-    return tensors
-
-
-def values_of(stored: Any) -> Any:
-    return np.frombuffer(stored[2], "<f4").reshape(stored[1])
-
-
-def test_a_draft_layer(tmp_path: Path) -> None:
-    make = Maker(9)
-    tensors = linear_tensors(make)
-    tensors |= {
-        name.replace("model.layers.7", "mtp.layers.0"): tensor
-        for name, tensor in {
-            **attention_layer(make, "model.layers.7", 64),
-            **mlp(make, "model.layers.7.mlp", 64, 128),
-        }.items()
-    }
-    tensors |= {"mtp.fc.weight": f32(make(64, 128)), "mtp.norm.weight": f32(make(64))}
-    tensors |= {f"mtp.pre_fc_norm_{name}.weight": f32(make(64)) for name in ("embedding", "hidden")}
-    folder = qwen3_folder(tmp_path / "m", tensors=tensors, **linear_config(mtp_num_hidden_layers=1))
-    assert "import" not in report(convert(folder, tmp_path / "m.gpack"))
-    assert gpack.verify(tmp_path / "m.gpack").report.ok
-    with gpack.open(tmp_path / "m.gpack") as pack:
-        assert pack.metadata["qwen35.block_count"] == 3
-        assert pack.metadata["qwen35.nextn_predict_layers"] == 1
-        assert pack.metadata["qwen35.attention.recurrent_layers"] == [True, False, False]
-        assert pack.manifest["mtp"]["tensor_count"] == 15
-        assert pack.manifest["model"]["layer_count"] == 2
-        for name, own in (("eh_proj", "fc"), ("shared_head_norm", "norm"), ("enorm", "pre_fc_norm_embedding")):
-            added = 0 if own == "fc" else np.float32(1)
-            np.testing.assert_array_equal(
-                pack[f"blk.2.nextn.{name}.weight"], values_of(tensors[f"mtp.{own}.weight"]) + added
-            )
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("in_proj_qkv.weight", (111, 64)), ("out_proj.weight", (64, 47)), ("conv1d.weight", (112, 4)), ("A_log", (5,))],
-)
-def test_value_heads_that_do_not_fit(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
-    tensors = linear_tensors(Maker(3))
-    tensors[f"model.layers.0.linear_attn.{name}"] = f32(np.ones(shape))
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors, **linear_config()), name)
-    odd = qwen3_folder(tmp_path / "n", tensors=tensors, **linear_config(linear_num_value_heads=5))
-    refused(FormatError, "hf.config", odd, "linear_num_value_heads")
-
-
 # --- an architecture that is not known ---
 
 
@@ -457,88 +264,3 @@ def test_a_file_alone(tmp_path: Path) -> None:
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert pack.manifest["model"]["architecture"] == "unknown"
         assert pack.manifest["extensions"]["import"]["runnable"] is False
-
-
-# --- the conversion itself ---
-
-
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    one = qwen3_folder(tmp_path / "one" / "deep", shards=3)
-    two = qwen3_folder(tmp_path / "two", shards=3)
-    os.utime(two / "config.json", (1, 1))
-    convert(one, tmp_path / "one.gpack")
-    convert(two, tmp_path / "two.gpack")
-    assert (tmp_path / "one.gpack").read_bytes() == (tmp_path / "two.gpack").read_bytes()
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model-00002-of-00003.safetensors"])
-def test_a_source_that_changes(tmp_path: Path, name: str) -> None:
-    folder = qwen3_folder(tmp_path / "m", shards=3)
-
-    def touch(*_: int) -> None:
-        os.utime(folder / name, (1, 1))
-
-    refused(FormatError, "convert.source_changed", folder, name, progress=touch)
-
-
-def test_a_shard_that_is_cut_meanwhile(tmp_path: Path) -> None:
-    folder = qwen3_folder(tmp_path / "m", hidden=256, shards=2)
-    shard = folder / "model-00002-of-00002.safetensors"
-
-    def cut(*_: int) -> None:
-        os.truncate(shard, 100)
-
-    refused(PathError, "io.short_read", folder, shard.name, progress=cut)
-
-
-def test_a_file_that_goes_away_is_still_read(tmp_path: Path) -> None:
-    """It was opened before anything was written."""
-    folder = qwen3_folder(tmp_path / "m", shards=2)
-    convert(folder, tmp_path / "a.gpack")
-
-    def remove(*_: int) -> None:
-        (folder / "model-00002-of-00002.safetensors").unlink(missing_ok=True)
-
-    convert(folder, tmp_path / "b.gpack", progress=remove)
-    assert (tmp_path / "a.gpack").read_bytes() == (tmp_path / "b.gpack").read_bytes()
-
-
-def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
-    folder = qwen3_folder(tmp_path / "m", shards=2)
-    for name in ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"):
-        before = (folder / name).read_bytes()
-        with pytest.raises(UsageError) as caught:
-            convert(folder, folder / name)
-        assert caught.value.code == "convert.same_file"
-        assert main(["convert", str(folder), "-o", str(tmp_path / "x"), "--report", str(folder / name)]) == 2
-        assert (folder / name).read_bytes() == before
-    assert not (tmp_path / "x").exists()
-
-
-def test_options_that_make_no_sense(tmp_path: Path) -> None:
-    folder = qwen3_folder(tmp_path / "m")
-    refused(UsageError, "usage", folder, "--external-experts", external_experts=True)
-    refused(UsageError, "usage", folder, "Q9", quantize="Q9")
-    (tmp_path / "x.txt").write_bytes(b"text")
-    refused(FormatError, "convert.source", tmp_path / "x.txt", "b'text'")
-
-
-def test_a_type_that_is_not_known(tmp_path: Path) -> None:
-    header = {"odd": {"dtype": "F4", "shape": [32], "data_offsets": [0, 16]}}
-    source = write_by_hand(tmp_path / "m.safetensors", header, bytes(16))
-    refused(UnsupportedError, "safetensors.dtype", source, "'odd'", "'F4'")
-
-
-def test_the_report_tells_where_tensors_come_from(tmp_path: Path) -> None:
-    tensors = experts(Maker(5), 12)
-    folder = tmp_path / "m"
-    folder.mkdir()
-    items = list(tensors.items())
-    write_sharded(folder, [dict(items[:20]), dict(items[20:])])
-    write_json(folder / "config.json", qwen3_config(**MOE))
-    told = {tensor["name"]: tensor for tensor in report(convert(folder, tmp_path / "m.gpack"))["tensors"]}
-    stack = told["blk.0.ffn_up_exps.weight"]
-    assert len(stack["source_tensors"]) == 12
-    assert stack["source"] == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-    assert stack["steps"] == ["experts stacked"]
-    assert "source_offset" in told["token_embd.weight"]
