@@ -138,18 +138,34 @@ def test_a_shard_that_is_cut_while_it_is_mapped_does_not_end_the_process(model: 
     assert caught.value.code == "io.short_read"
 
 
-def test_a_file_system_without_maps(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_maps_is_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     import mmap
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(19, "No such device")
 
     with gpack.open(model) as pack:
-        _ = pack.tensors  # the pack itself is mapped
-        monkeypatch.setattr(mmap, "mmap", refuse)
-        with pytest.raises(errors.PathError) as caught:
+        wanted = {name: pack[name].tobytes() for name in pack}
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", refuse)
+        with gpack.open(model) as pack:
+            assert {name: pack[name].tobytes() for name in pack} == wanted
+            assert pack.metadata["general.architecture"] == "dots1"
+        with gpack.open(model, io="mmap") as pack, pytest.raises(errors.PathError) as caught:
             pack[DOWN]
+        assert verify(model, shards=True).ok
     assert caught.value.code == "io.mmap"
+    # One line to a file: the pack and its two shards.
+    assert [record.message.partition(" (")[0].rpartition(": ")[0] for record in caplog.records] == [
+        f"{model.with_name(name)}: the file cannot be mapped: [Errno 19] No such device".rpartition(": ")[0]
+        for name in ("x.gpack", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf")
+    ]
+    with gpack.open(model, io="read") as pack:
+        assert pack[DOWN].tobytes() == wanted[DOWN]
+    with pytest.raises(errors.UsageError):
+        gpack.open(model, io="fast")
 
 
 def test_closing_the_pack_closes_its_shards(model: Path) -> None:
