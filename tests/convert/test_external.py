@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,100 @@ def test_exporting_checks_the_shards_first(tmp_path: Path) -> None:
         export_gguf(tmp_path / "x.gpack", tmp_path / "out.gguf")
     assert caught.value.code == "shard.missing"
     assert not list(tmp_path.glob("out*"))
+
+
+# ---------------------------------------------------------------- disks
+
+
+def external_pack(folder: Path) -> Path:
+    source = write_split(folder, "m", *tiny_moe())[0]
+    convert_gguf(source, folder / "x.gpack", external_experts=True)
+    return folder / "x.gpack"
+
+
+WRITERS: dict[str, Callable[[Path, Path], object]] = {
+    "pack-experts": pack_experts,
+    "export": export_gguf,
+    "convert": lambda pack, output: convert_gguf(
+        pack.with_name("m-00001-of-00003.gguf"), output, external_experts=True
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_disk_that_fills_leaves_everything_as_it_was(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = external_pack(tmp_path)
+    output = tmp_path / "out"
+    output.write_bytes(b"what was there before")
+    before = sorted(os.listdir(tmp_path))
+    pwrite = os.pwrite
+
+    def fill(descriptor: int, data: Any, offset: int) -> int:
+        if offset >= 8192:
+            raise OSError(28, "No space left on device")
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", fill)
+    # Chunks of a page, so that something was written before.
+    monkeypatch.setattr("gpack.container.pieces.CHUNK", 4096)
+    with pytest.raises(errors.PathError) as caught:
+        WRITERS[writer](pack, output)
+    assert caught.value.code == "io.no_space"
+    assert "bytes were to be written" in caught.value.message
+    assert output.read_bytes() == b"what was there before"
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_free_space_is_checked_first(writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = external_pack(tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    monkeypatch.setattr("gpack.container.atomic.free_space", lambda _: 100)
+    with pytest.raises(errors.PathError) as caught:
+        WRITERS[writer](pack, tmp_path / "out")
+    assert caught.value.code == "io.no_space"
+    assert "are missing" in caught.value.message
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("writer", ["pack-experts", "export"])
+def test_a_shard_that_is_cut_or_fails_while_it_is_copied(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = external_pack(tmp_path)
+    shard = tmp_path / "m-00003-of-00003.gguf"
+    before = sorted(os.listdir(tmp_path))
+    preadv = os.preadv
+
+    def fail(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(shard) and offset > 4096:
+            raise OSError(5, "Input/output error")
+        return preadv(descriptor, buffers, offset, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", fail)
+        with pytest.raises(errors.PathError) as caught:
+            WRITERS[writer](pack, tmp_path / "out")
+    assert (caught.value.code, caught.value.path) == ("io.read", str(shard))
+
+    def cut(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if shard.stat().st_size > 5000:
+            os.truncate(shard, 5000)
+        return preadv(descriptor, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", cut)
+    with pytest.raises(errors.PathError) as short:
+        WRITERS[writer](pack, tmp_path / "out")
+    assert (short.value.code, short.value.path) == ("io.short_read", str(shard))
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path) -> None:
+    pack = external_pack(tmp_path)
+    left = tmp_path / "out.tmp.999999"
+    left.write_bytes(b"half a pack")
+    pack_experts(pack, tmp_path / "out")
+    assert not left.exists()
+    assert verify(tmp_path / "out").ok
