@@ -26,6 +26,7 @@ from .metadata_build import MetadataBuilder
 # GGUF's types of tokens.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MAX_TOKENS = 1 << 24
+MAX_PADDING = 1 << 20  # ids that nothing names
 # Keys of our own.
 NORMALIZER, IGNORE_MERGES = "tokenizer.gpack.normalizer", "tokenizer.gpack.ignore_merges"
 _SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
@@ -172,8 +173,8 @@ class _Reader:
             if size > vocab_size:
                 raise self.fault("model.vocab", f"it has the id {size - 1}, the model knows {vocab_size} tokens")
             size = vocab_size
-        if size > MAX_TOKENS:
-            raise self.fault("model.vocab", f"it has {size} tokens, and may have {MAX_TOKENS}")
+        if size - len(by_id) > MAX_PADDING:
+            raise self.fault("model.vocab", f"{size - len(by_id)} of {size} ids belong to no token")
         return [by_id.get(number, f"[PAD{number}]") for number in range(size)]
 
     def _take(self, by_id: dict[int, str], number: Any, token: str, place: str) -> None:
