@@ -63,6 +63,11 @@ def write_dense(path: Path, size: Size) -> None:
 
 def write_moe(path: Path, size: Size) -> None:
     """A mixture of 16 layers of 64 experts: a pack holds their slices interleaved, the GGUF role by role."""
+    _write(path, *moe_shapes(size))
+
+
+def moe_shapes(size: Size) -> tuple[list[Value], list[Shape]]:
+    """Metadata and tensors of that mixture."""
     tensors: list[Shape] = [_embedding(size)]
     for index in range(MOE_LAYERS):
         layer = f"blk.{index}"
@@ -75,7 +80,17 @@ def write_moe(path: Path, size: Size) -> None:
         ]
     tensors.append(("output_norm.weight", GgmlType.F32, (size.width,)))
     extra = [_number("qwen3moe.expert_count", EXPERTS), _number("qwen3moe.expert_used_count", 8)]
-    _write(path, _metadata("qwen3moe", MOE_LAYERS) + extra, tensors)
+    return _metadata("qwen3moe", MOE_LAYERS) + extra, tensors
+
+
+def write_sparse(path: Path, metadata: Sequence[Value], shapes: Sequence[Shape]) -> int:
+    """A model whose tensors are a hole of the file; returns the bytes of its experts."""
+    specs = [(*shape, _byte_size(shape)) for shape in shapes]
+    header, _, size = build_header(version=3, alignment=32, metadata=metadata, tensors=specs)
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(size)
+    return sum(n_bytes for name, _, _, n_bytes in specs if "_exps" in name)
 
 
 def write_safetensors(path: Path, sizes: Sequence[tuple[str, int]]) -> None:

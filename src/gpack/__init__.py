@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .container.reader import Container
     from .container.writer import GPackBuilder
     from .convert.anything import convert
+    from .convert.embed import pack_experts
     from .convert.export import export_gguf
     from .convert.gguf import convert_gguf
     from .errors import GpackError
@@ -37,6 +38,7 @@ __all__ = [
     "convert_gguf",
     "export_gguf",
     "open",
+    "pack_experts",
     "verify",
 ]
 
@@ -50,6 +52,7 @@ _HOMES = {
     "convert_gguf": "convert.gguf",
     "export_gguf": "convert.export",
     "open": "pack",
+    "pack_experts": "convert.embed",
     "verify": "sections.verify",
 }
 

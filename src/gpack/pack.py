@@ -36,6 +36,7 @@ def open(  # noqa: A001 - gpack.open
     *,
     verify_all_hashes: bool = False,
     expert_dir: str | os.PathLike[str] | None = None,
+    io: str = "auto",
 ) -> Pack:
     """Opens a pack.
 
@@ -45,13 +46,15 @@ def open(  # noqa: A001 - gpack.open
     Args:
         expert_dir: Folder of the shards of external experts; default the pack's own. They are opened, and checked
             by size and header digest, when the first tensor of theirs is asked for.
+        io: `mmap`: tensors are arrays over the mapped file; `read`: each access reads the tensor (slow disks); `auto`:
+            mapped, and read where the file system refuses to map, which the log says.
 
     Raises:
         PathError: The file is missing or unreadable.
         UnsupportedError: The file needs a newer reader.
         FormatError: The first rule that the file breaks; the code is the rule's id.
     """
-    return Pack(Container.open(path, verify_all_hashes=verify_all_hashes), expert_dir=expert_dir)
+    return Pack(Container.open(path, verify_all_hashes=verify_all_hashes, io=io), expert_dir=expert_dir, io=io)
 
 
 class Place:
@@ -88,8 +91,11 @@ class Pack:
         tensors: TensorIndexBin.
     """
 
-    def __init__(self, container: Container, *, expert_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, container: Container, *, expert_dir: str | os.PathLike[str] | None = None, io: str = "auto"
+    ) -> None:
         self.container = container
+        self._io = io
         self._expert_dir = expert_dir
         self._shards: ShardFolder | None = None
         self._tensors: Table[TensorIndexHeaderV1, TensorIndexRowV1] | None = None
@@ -139,7 +145,9 @@ class Pack:
         return self.tensors.row(index)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor as a read-only array over the mapped file; code planes of a pack directory as their bytes.
+        """The tensor, read-only: an array over the mapped file, or in memory where that cannot be mapped.
+
+        Code planes of a pack directory come as their bytes.
 
         Raises:
             MissingError: There is no tensor of that name.
@@ -151,8 +159,8 @@ class Pack:
 
         row = self.info(name)
         place = self.place(name)
-        mapped = self.container.mapping() if place.shard is None else place.shard.mapping()
-        data = memoryview(mapped)[place.offset : place.offset + place.span]
+        file = self.container if place.shard is None else place.shard
+        data = file.span(place.offset, place.span)
         stride = place.stride if row.role != ExpertRole.NONE else None
         if row.flags & TensorFlags.CODE_PLANES:
             return Tensor.bytes_of(data, name=name)
@@ -220,7 +228,7 @@ class Pack:
             from .sections.shards import ShardFolder, folder_of
 
             folder = folder_of(self.container.path) if self._expert_dir is None else os.fspath(self._expert_dir)
-            self._shards = ShardFolder(self.expert_layout, folder)
+            self._shards = ShardFolder(self.expert_layout, folder, self._io)
         return self._shards
 
     @property

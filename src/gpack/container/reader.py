@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from .. import errors
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
+from .mapped import MappedFile
 from .report import Report
 from .structure import Structure, open_file, read_at, read_structure, section_name
 
@@ -33,7 +34,7 @@ class Container:
         header, footer, entries: The fixed records.
     """
 
-    __slots__ = ("_descriptor", "_manifest", "_map", "entries", "file_size", "footer", "header", "path")
+    __slots__ = ("_descriptor", "_manifest", "_mapped", "entries", "file_size", "footer", "header", "path")
 
     def __init__(
         self,
@@ -42,10 +43,11 @@ class Container:
         header: GPackHeaderV1,
         footer: GPackFooterV1,
         structure: Structure,
+        io: str = "auto",
     ) -> None:
         self.path = os.fspath(path)
+        self._mapped = MappedFile(self.path, structure.file_size, io)
         self._descriptor = descriptor
-        self._map: mmap.mmap | None = None
         self._manifest: dict[str, Any] | None = None
         self.file_size = structure.file_size
         self.header = header
@@ -53,11 +55,14 @@ class Container:
         self.entries = structure.entries
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, verify_all_hashes: bool = False) -> Container:
+    def open(cls, path: str | os.PathLike[str], *, verify_all_hashes: bool = False, io: str = "auto") -> Container:
         """Opens a file.
 
         The quick open checks magics, versions, exact file size, bounds and alignment of all sections, and the
         manifest's SHA-256; with `verify_all_hashes` the SHA-256 of every section too.
+
+        Args:
+            io: How sections are seen later: `mmap`, `read`, or `auto`: mapped, and read where that is refused.
 
         Raises:
             PathError: The file is missing or unreadable.
@@ -66,14 +71,14 @@ class Container:
         """
         descriptor, size = open_file(path)
         try:
-            return cls._checked(path, descriptor, size, verify_all_hashes=verify_all_hashes)
+            return cls._checked(path, descriptor, size, verify_all_hashes=verify_all_hashes, io=io)
         except BaseException:
             os.close(descriptor)
             raise
 
     @classmethod
     def _checked(
-        cls, path: str | os.PathLike[str], descriptor: int, size: int, *, verify_all_hashes: bool
+        cls, path: str | os.PathLike[str], descriptor: int, size: int, *, verify_all_hashes: bool, io: str
     ) -> Container:
         report = Report()
         structure = read_structure(descriptor, size, path, report)
@@ -87,7 +92,7 @@ class Container:
             raise fault.error(path, report.hint)
         if header is None or footer is None:
             raise errors.InternalError("a sound file without header or footer", code="internal", path=path)
-        return cls(path, descriptor, header, footer, structure)
+        return cls(path, descriptor, header, footer, structure, io)
 
     def find(self, section: int | str) -> GPackSectionEntryV1 | None:
         """The directory entry of a section, by kind or name; None where the file has none."""
@@ -134,38 +139,25 @@ class Container:
         return read_at(self.descriptor, entry.offset + offset, length, self.path)
 
     def view(self, section: int | str) -> memoryview:
-        """A section's bytes as a read-only view of the mapped file: nothing is copied."""
+        """A section's bytes, read-only: a view of the mapped file, or a copy where it cannot be mapped."""
         entry = self.entry(section)
-        return memoryview(self.mapping())[entry.offset : entry.offset + entry.size]
+        return self.span(entry.offset, entry.size)
+
+    def span(self, offset: int, length: int) -> memoryview:
+        """A range of the file, read-only: a view of the mapped file, or a copy where it cannot be mapped.
+
+        Raises:
+            PathError: The file was cut since it was opened, cannot be read, or must be mapped and cannot be.
+        """
+        return self._mapped.span(self.descriptor, offset, length)
 
     def mapping(self) -> mmap.mmap:
         """The mapped file, mapped at the first call.
 
         Raises:
-            PathError: The file system refuses to map the file, or it was cut since it was opened: touching lost pages
-                of a map would end the process.
+            PathError: The file system refuses to map the file, or it was cut since it was opened.
         """
-        if os.fstat(self.descriptor).st_size < self.file_size:
-            raise errors.PathError(
-                f"the file was cut while it was in use, it had {self.file_size} bytes",
-                code="io.short_read",
-                path=self.path,
-                hint="do not change a file while it is used",
-            )
-        if self._map is None:
-            import mmap
-
-            descriptor = self.descriptor
-            try:
-                self._map = mmap.mmap(descriptor, self.file_size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise errors.PathError(
-                    f"the file cannot be mapped: {error}",
-                    code="io.mmap",
-                    path=self.path,
-                    hint="copy it to a local disk",
-                ) from error
-        return self._map
+        return self._mapped.map(self.descriptor)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -211,13 +203,7 @@ class Container:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        mapped, self._map = self._map, None
-        if mapped is not None:
-            # Closing fails while somebody holds a view; the map is freed with the last of them.
-            try:  # noqa: SIM105 - contextlib would have to be imported
-                mapped.close()
-            except BufferError:
-                pass
+        self._mapped.close()
 
     def __enter__(self) -> Container:
         return self

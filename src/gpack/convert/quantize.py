@@ -90,7 +90,7 @@ class QuantizedSource:
         self.tensors: Sequence[ModelTensor] = [
             TurnedTensor(ggml_type, tensor) if self._is_turned(tensor) else tensor for tensor in model.tensors
         ]
-        fits = any(_is_matrix(tensor) and tensor.ggml_type in (*_FLOATS, ggml_type) for tensor in model.tensors)
+        fits = any(is_matrix(tensor) and tensor.ggml_type in (*_FLOATS, ggml_type) for tensor in model.tensors)
         if not fits or (ggml_type not in _FLOATS and not self.turned):
             raise UnsupportedError(
                 f"the model has no tensor that could become {GgmlType.NAMES[ggml_type]}",
@@ -109,7 +109,7 @@ class QuantizedSource:
 
     def _is_turned(self, tensor: ModelTensor) -> bool:
         whole_blocks = not tensor.dims or tensor.dims[0] % GgmlType.BLOCK[self._type] == 0
-        return _is_matrix(tensor) and tensor.ggml_type in _FLOATS and tensor.ggml_type != self._type and whole_blocks
+        return is_matrix(tensor) and tensor.ggml_type in _FLOATS and tensor.ggml_type != self._type and whole_blocks
 
     def range_of(self, tensor: Any) -> Range:
         """The tensor's bytes; those of a turned one are made when they are asked for."""
@@ -176,7 +176,7 @@ class QuantizedSource:
         self._model.__exit__(*exception)
 
 
-def _is_matrix(tensor: ModelTensor) -> bool:
+def is_matrix(tensor: ModelTensor) -> bool:
     """Whether a tensor is a matrix or a stack of them whose exact values matter little."""
     if len(tensor.dims) not in (2, 3) or not prod(tensor.dims):
         return False

@@ -104,6 +104,10 @@ class RangeFile:
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
+    def fileno(self) -> int:
+        """The file descriptor."""
+        return self._descriptor
+
     def check_length(self) -> None:
         """Makes sure that the file was not cut: touching lost pages of a map ends the process.
 

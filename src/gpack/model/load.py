@@ -23,6 +23,8 @@ from .tensors import TensorMap
 
 LOG = logging.getLogger("gpack")
 Path = str | os.PathLike[str]
+# How what is no expert is seen: a direct read of a few bytes makes no sense.
+_TENSOR_IO = {"auto": "auto", "mmap": "auto", "read": "read", "direct": "read"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ class GuildModel:
         cls, where: ModelPaths, path: Path, io: str, verify: bool, budget: int | None, ple_io: PleIo
     ) -> Self:
         with ExitStack() as stack:
-            pack = stack.enter_context(open_pack(path, verify_all_hashes=verify, expert_dir=where.expert_dir))
+            pack = stack.enter_context(
+                open_pack(path, verify_all_hashes=verify, expert_dir=where.expert_dir, io=_TENSOR_IO[io])
+            )
             located = locate_in_pack(pack)
             if pack.container.find(SectionKind.TOKENIZER_BIN) is not None:
                 _ = pack.tokenizer_table

@@ -50,7 +50,11 @@ class NgramHash:
         lengths = (len(self.multipliers), len(self.head_offsets), len(self.head_vocab_sizes))
         if self.ngram_size < 2 or self.heads_per_ngram < 1 or lengths != (self.ngram_size, heads, heads):
             raise _fault(f"{self.ngram_size}-grams of {self.heads_per_ngram} heads have {lengths} constants")
-        if min(self.head_vocab_sizes) < 1 or min(self.head_offsets) < 0 or not 0 <= max(self.multipliers) <= _MASK:
+        if (
+            min(self.head_vocab_sizes) < 1
+            or min(self.head_offsets) < 0
+            or not all(0 <= m <= _MASK for m in self.multipliers)
+        ):
             raise _fault("a constant is out of its range")
 
     @classmethod

@@ -22,15 +22,17 @@ from ..pack import Pack
 from ..pack import open as open_pack
 from ..quants import dequantize
 from ..sections.homes import PLE
+from .aio import ReadQueue, open_queue
 from .direct import RangeFile
 from .located import Located
 from .row_cache import RowCache
 
 LOG = logging.getLogger("gpack")
-Ids = Sequence[int] | npt.NDArray[np.integer[Any]]
+Ids = Sequence[Any] | npt.NDArray[np.integer[Any]]
 Rows = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 CACHE_BYTES = 64 << 20
-READS_IN_FLIGHT = 16
+READS_IN_FLIGHT = 64
 _BATCH_PAGES = 4096  # pages that one round of reads may take: 16 MiB
 _RUN_PAGES = 32  # pages next to each other that one read takes at most
 
@@ -89,14 +91,16 @@ class PleTable:
         """`open_gpack` and `open_raw` are the ways to make one."""
         self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, io
         self.row_bytes = _row_bytes(ggml_type, ne0)
-        self.fallback = ""
         self._offset, self._path = offset, path
         self._lock = threading.Lock()
         self._reads = self._read_bytes = 0
         self._view: Rows | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._queue: ReadQueue | None = None
+        self._asked_queue = False
         self._arena: mmap.mmap | None = None
         self._file = RangeFile(descriptor, path, direct=io is PleIo.Direct)
+        self.fallback = self._file.refusal
         try:
             if offset < 0 or ne1 < 0 or offset + ne1 * self.row_bytes > self._file.size:
                 raise BoundsError(
@@ -273,40 +277,70 @@ class PleTable:
             begin = np.searchsorted(pages, first[part]) * PAGE + starts[part] % PAGE
             out[places[part]] = arena[begin[:, None] + np.arange(self.row_bytes)]
             at += count
-        self.fallback = self._file.refusal
+        self.fallback = self._file.refusal or self.fallback
 
     def _read_pages(self, pages: npt.NDArray[np.int64]) -> Rows:
-        """The pages of these numbers, one after the other."""
+        """The pages of these numbers, one after the other; those next to each other with one read."""
         size = len(pages) * PAGE
         if self._arena is None or len(self._arena) < size:
-            self._arena = mmap.mmap(-1, max(size, _BATCH_PAGES * PAGE))
-        arena = memoryview(self._arena)
-        cuts = np.flatnonzero(np.diff(pages) != 1) + 1
-        runs = []
-        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pages)], strict=True):
-            runs += [(place, min(place + _RUN_PAGES, end)) for place in range(start, end, _RUN_PAGES)]
-
-        def read(share: list[tuple[int, int]]) -> None:
-            for start, end in share:
-                self._file.read_into(arena[start * PAGE : end * PAGE], int(pages[start]) * PAGE)
-
-        shares = [runs[index :: self._in_flight] for index in range(min(self._in_flight, len(runs)))]
-        if len(shares) == 1:
-            read(shares[0])
-        else:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="gpack-ple")
-            for done in [self._threads.submit(read, share) for share in shares]:
-                done.result()
-        self._reads += len(runs)
+            self._arena = mmap.mmap(-1, max(size, _BATCH_PAGES * PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        places = np.arange(len(pages))
+        # A read begins where a page does not follow the one before, and after so many pages.
+        begins = np.flatnonzero(np.diff(pages, prepend=pages[0] - 2) != 1)
+        behind = places - np.repeat(begins, np.diff(begins, append=len(pages)))
+        starts = np.flatnonzero(behind % _RUN_PAGES == 0)
+        ends = np.append(starts[1:], len(pages))
+        self._read_runs(pages[starts] * PAGE, starts * PAGE, (ends - starts) * PAGE)
+        self._reads += len(starts)
         self._read_bytes += size
-        return np.frombuffer(arena, np.uint8, size)
+        return np.frombuffer(self._arena, np.uint8, size)
+
+    def _read_runs(self, offsets: Numbers, places: Numbers, lengths: Numbers) -> None:
+        """Reads ranges of the file into places of the arena, several at a time."""
+        assert self._arena is not None
+        left = np.arange(len(offsets))
+        if self._file.direct and len(offsets) > 1 and (queue := self._open_queue()):
+            base = np.frombuffer(self._arena, np.uint8).ctypes.data
+            try:
+                found = queue.read(self._file.fileno(), offsets, lengths, base + places)
+                needed = np.minimum(lengths, self._file.size - offsets)
+                # What failed is read once more, alone, which tells why.
+                left = np.flatnonzero(found < needed)
+            except OSError as error:
+                LOG.debug("%s: reads are not queued: %s", self._path, error)
+        if len(left):
+            self._read_threaded(offsets[left].tolist(), places[left].tolist(), lengths[left].tolist())
+
+    def _open_queue(self) -> ReadQueue | None:
+        if not self._asked_queue:
+            self._asked_queue, self._queue = True, open_queue(self._in_flight)
+        return self._queue
+
+    def _read_threaded(self, offsets: list[int], places: list[int], lengths: list[int]) -> None:
+        arena = memoryview(self._arena)  # type: ignore[arg-type]
+
+        def read(share: int, shares: int) -> None:
+            for index in range(share, len(offsets), shares):
+                place = places[index]
+                self._file.read_into(arena[place : place + lengths[index]], offsets[index])
+
+        shares = min(self._in_flight, len(offsets))
+        if shares == 1:
+            read(0, 1)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="gpack-ple")
+        for done in [self._threads.submit(read, share, shares) for share in range(shares)]:
+            done.result()
 
     def close(self) -> None:
         """Closes the file; arrays that were given out stay valid."""
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
         self._view = self._arena = None
         self._file.close()
 

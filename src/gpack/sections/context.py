@@ -55,7 +55,10 @@ class Context:
             return None
         if entry.size <= READ_LIMIT:
             return memoryview(read_at(self.descriptor, entry.offset, entry.size, self.path)), entry.offset
-        mapped = mmap.mmap(self.descriptor, self.structure.file_size, access=mmap.ACCESS_READ)
+        try:
+            mapped = mmap.mmap(self.descriptor, self.structure.file_size, access=mmap.ACCESS_READ)
+        except OSError:  # a file system without maps
+            return memoryview(read_at(self.descriptor, entry.offset, entry.size, self.path)), entry.offset
         return memoryview(mapped)[entry.offset : entry.offset + entry.size], entry.offset
 
     def check_items(self, kind: int, count: int) -> None:

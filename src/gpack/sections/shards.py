@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from .. import errors
+from ..container.mapped import MappedFile
 from ..container.reader import hash_range
 from ..container.structure import open_file
 from ..generated.constants import ShardFlags
@@ -16,7 +17,6 @@ from .assets import is_file_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable, Iterator
     from typing import Any
 
@@ -34,9 +34,9 @@ class ShardFile:
         row: What the pack says of it.
     """
 
-    __slots__ = ("_descriptor", "_map", "name", "path", "row")
+    __slots__ = ("_descriptor", "_mapped", "name", "path", "row")
 
-    def __init__(self, name: str, row: ExpertShardRowV1, path: str) -> None:
+    def __init__(self, name: str, row: ExpertShardRowV1, path: str, io: str = "auto") -> None:
         """Opens and checks the file; links are followed to regular files.
 
         Raises:
@@ -45,7 +45,7 @@ class ShardFile:
             DigestError: It has another header (`shard.header`).
         """
         self.name, self.row, self.path = name, row, path
-        self._map: mmap.mmap | None = None
+        self._mapped = MappedFile(path, row.file_size, io)
         self._descriptor = -1
         try:
             self._descriptor, size = open_file(path)
@@ -93,37 +93,13 @@ class ShardFile:
         """Whether the pack records a digest of every byte."""
         return bool(self.row.flags & ShardFlags.HAS_SHA256)
 
-    def mapping(self) -> mmap.mmap:
-        """The mapped file, mapped at the first call.
+    def span(self, offset: int, length: int) -> memoryview:
+        """A range of the file, read-only: a view of the mapped file, or a copy where it cannot be mapped.
 
         Raises:
-            PathError: The file system refuses to map it (`io.mmap`), or it was cut since it was opened.
+            PathError: The file was cut since it was opened, cannot be read, or must be mapped and cannot be.
         """
-        self.check_length()
-        if self._map is None:
-            import mmap
-
-            try:
-                self._map = mmap.mmap(self.descriptor, self.row.file_size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise errors.PathError(
-                    f"the shard cannot be mapped: {error}", code="io.mmap", path=self.path,
-                    hint="copy it to a local disk",
-                ) from error  # fmt: skip
-        return self._map
-
-    def check_length(self) -> None:
-        """Makes sure that the file was not cut since it was opened: touching lost pages of a map ends the process.
-
-        Raises:
-            PathError: `io.short_read`.
-        """
-        size = os.fstat(self.descriptor).st_size
-        if size < self.row.file_size:
-            raise errors.PathError(
-                f"the shard was cut to {size} bytes after it was opened, it had {self.row.file_size}",
-                code="io.short_read", path=self.path, hint="do not change a file while it is used",
-            )  # fmt: skip
+        return self._mapped.span(self.descriptor, offset, length)
 
     def check_digest(self, progress: Callable[[int], None] | None = None) -> None:
         """Compares every byte with the digest that the pack records.
@@ -145,12 +121,7 @@ class ShardFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        mapped, self._map = self._map, None
-        if mapped is not None:
-            try:  # noqa: SIM105 - contextlib would have to be imported
-                mapped.close()
-            except BufferError:
-                pass
+        self._mapped.close()
 
 
 class ShardFolder:
@@ -162,15 +133,15 @@ class ShardFolder:
         rows: What the pack says of them.
     """
 
-    __slots__ = ("_open", "folder", "names", "rows")
+    __slots__ = ("_io", "_open", "folder", "names", "rows")
 
-    def __init__(self, table: Table[Any, Any], folder: str) -> None:
+    def __init__(self, table: Table[Any, Any], folder: str, io: str = "auto") -> None:
         """Reads the table of shards; no file is touched.
 
         Raises:
             FormatError: The table is broken, or a name is a path.
         """
-        self.folder = folder
+        self.folder, self._io = folder, io
         self.rows = list(shard_rows(table))
         self.names = [_file_name(table, row) for row in self.rows]
         self._open: dict[int, ShardFile] = {}
@@ -191,7 +162,7 @@ class ShardFolder:
             )
         if index not in self._open:
             path = os.path.join(self.folder, self.names[index])
-            self._open[index] = ShardFile(self.names[index], self.rows[index], path)
+            self._open[index] = ShardFile(self.names[index], self.rows[index], path, self._io)
         return self._open[index]
 
     def close(self) -> None:

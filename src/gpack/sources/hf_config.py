@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..container.strict_json import shorten
 from ..errors import FormatError
 
 _MAX_COUNT = (1 << 32) - 1
+_MAX_FLOAT = 3.4028234e38
 
 
 class HfConfig:
@@ -125,11 +125,16 @@ class HfConfig:
 
 
 def finite(value: Any, field: str, config: HfConfig) -> float:
-    """The value, which is a finite number.
+    """The value, which is a number that a float32 can hold.
 
     Raises:
         FormatError: `hf.config`: it is none.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not is_finite(value):
         raise config.fault(field, f"it is {shorten(value)}, no finite number")
     return float(value)
+
+
+def is_finite(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number that a float32 can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_FLOAT

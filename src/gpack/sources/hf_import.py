@@ -134,7 +134,7 @@ class HfSource:
             recipes = [copy_of(tensor) for _, tensor in parts.text]
             self.faults.append(f"the architecture {shorten(self._called())} is none that is translated")
         else:
-            translator = Translator(architecture, self.config, draft)
+            translator = Translator(architecture, self.config, draft, len(parts.text))
             translator.translate(parts.text)
             recipes = self._translated(translator, architecture)
         towers = [] if self._text_only else [copy_of(tensor) for tower in parts.towers.values() for tensor in tower]

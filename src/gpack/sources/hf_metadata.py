@@ -14,11 +14,12 @@ from typing import Any
 from ..container.strict_json import shorten
 from ..generated.constants import GgmlType, MetadataType
 from .hf_architectures import Architecture
-from .hf_config import HfConfig
+from .hf_config import HfConfig, is_finite
 from .metadata_build import MetadataBuilder
 
 FILE_TYPE = "general.file_type"
 NEXTN = "nextn_predict_layers"
+MAX_HEAD = 1 << 16  # elements
 QUANTIZATION_VERSION = 2  # of ggml's block formats; GGUF files say it
 _SAMPLING = {
     "top_k": ("general.sampling.top_k", MetadataType.INT32),
@@ -51,7 +52,7 @@ def build_general(
     metadata.text("general.type", "model")
     for key, (target, value_type) in _SAMPLING.items():
         value = generation.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_finite(value):
             continue
         if value_type == MetadataType.FLOAT32 or (isinstance(value, int) and 0 <= value < 1 << 31):
             metadata.scalar(target, value_type, value)
@@ -175,14 +176,20 @@ def _add_linear(metadata: MetadataBuilder, prefix: str, config: HfConfig, draft_
     metadata.u32(f"{prefix}.ssm.state_size", config.need("linear_key_head_dim"))
     metadata.u32(f"{prefix}.ssm.group_count", config.need("linear_num_key_heads"))
     metadata.u32(f"{prefix}.ssm.time_step_rank", value_heads)
-    metadata.u32(f"{prefix}.ssm.inner_size", config.need("linear_value_head_dim") * value_heads)
+    inner = config.need("linear_value_head_dim") * value_heads
+    if inner >= 1 << 32:
+        raise config.fault("linear_value_head_dim", f"all value heads together have {inner} elements")
+    metadata.u32(f"{prefix}.ssm.inner_size", inner)
     recurrent, interval = recurrent_layers(config)
     metadata.numbers(
         f"{prefix}.attention.recurrent_layers", MetadataType.BOOL, recurrent + [False] * draft_layers
     )  # fmt: skip
     metadata.u32(f"{prefix}.full_attention_interval", interval)
     rotary = config.rope_number("partial_rotary_factor")
-    metadata.u32(f"{prefix}.rope.dimension_count", int(head_size(config) * (0.25 if rotary is None else rotary)))
+    rotary = 0.25 if rotary is None else rotary
+    if not 0 <= rotary <= 1:
+        raise config.fault("rope_parameters.partial_rotary_factor", f"it is {rotary}, no part of a whole")
+    metadata.u32(f"{prefix}.rope.dimension_count", int(head_size(config) * rotary))
 
 
 def recurrent_layers(config: HfConfig) -> tuple[list[bool], int]:
@@ -210,7 +217,10 @@ def head_size(config: HfConfig) -> int:
     Raises:
         FormatError: `hf.config`.
     """
-    return config.count("head_dim") or config.need("hidden_size") // config.need("num_attention_heads")
+    size = config.count("head_dim") or config.need("hidden_size") // config.need("num_attention_heads")
+    if not 0 < size <= MAX_HEAD:
+        raise config.fault("head_dim", f"a head of {size} elements is impossible")
+    return size
 
 
 def size_label(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> str:

@@ -59,7 +59,7 @@ def sort_tensors(tensors: Sequence[StoredTensor], *, known: bool, draft: Draft |
         draft: Its draft layer, if the text model can use it.
     """
     made = Sorted()
-    bare = not any(_TEXT.match(_plain(tensor.name)) for tensor in tensors)
+    bare = not any(_plain(tensor.name).startswith("model.layers.") for tensor in tensors)
     for tensor in tensors:
         name = _plain(tensor.name)
         name = f"model.{name}" if bare and _TEXT.match(f"model.{name}") else name

@@ -57,6 +57,11 @@ def add_prefix_space(tokenizer: Mapping[str, Any]) -> bool:
     return False
 
 
+def normalizers(tokenizer: Mapping[str, Any]) -> list[str]:
+    """The kinds of steps that normalise a text."""
+    return [str(step.get("type")) for step in _steps(tokenizer.get("normalizer"), "normalizers")]
+
+
 def _steps(value: Any, name: str) -> Iterator[Mapping[str, Any]]:
     """The steps of a pipeline, those of sequences in sequences too."""
     pending = [value]

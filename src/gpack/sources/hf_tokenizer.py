@@ -19,13 +19,16 @@ from ..sections.tokenizer import MERGES, TOKENS, TYPES
 from . import hf_files
 from .hf_config import HfConfig
 from .hf_files import HfFiles
-from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe
+from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe, normalizers
 from .hf_special import add_special_ids, add_templates
 from .metadata_build import MetadataBuilder
 
 # GGUF's types of tokens.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MAX_TOKENS = 1 << 24
+MAX_PADDING = 1 << 20  # ids that nothing names
+# Keys of our own.
+NORMALIZER, IGNORE_MERGES = "tokenizer.gpack.normalizer", "tokenizer.gpack.ignore_merges"
 _SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
 _SPECIAL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
@@ -84,6 +87,8 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
         _add_byte_bpe(made, reader)
     add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens))
     add_templates(made.metadata, files)
+    if not is_character_bpe(tokenizer):
+        _add_own(made, reader)
     return made
 
 
@@ -97,9 +102,18 @@ def _add_byte_bpe(made: TokenizerImport, reader: _Reader) -> None:
     metadata.texts(TOKENS, reader.tokens)
     metadata.numbers(TYPES, MetadataType.INT32, reader.types())
     metadata.texts(MERGES, [" ".join(pair) for pair in reader.merges()])
+
+
+def _add_own(made: TokenizerImport, reader: _Reader) -> None:
+    """Adds what GGUF has no keys for: how text is normalised, and merges that are ignored for whole tokens."""
+    kinds = normalizers(reader.tokenizer)
+    if kinds == ["NFC"]:
+        made.metadata.text(NORMALIZER, "nfc")
+    elif kinds:
+        made.faults.append(f"text is normalised by {shorten(', '.join(kinds))}, which has no translation")
     # GGUF lets the name of the split rule imply it.
-    if reader.model.get("ignore_merges") is True and pre != "llama-bpe":
-        metadata.flag("tokenizer.ggml.ignore_merges", True)
+    if reader.model.get("ignore_merges") is True and detect_pre(reader.tokenizer) != "llama-bpe":
+        made.metadata.flag(IGNORE_MERGES, True)
 
 
 def _add_character_bpe(made: TokenizerImport, reader: _Reader) -> None:
@@ -159,8 +173,8 @@ class _Reader:
             if size > vocab_size:
                 raise self.fault("model.vocab", f"it has the id {size - 1}, the model knows {vocab_size} tokens")
             size = vocab_size
-        if size > MAX_TOKENS:
-            raise self.fault("model.vocab", f"it has {size} tokens, and may have {MAX_TOKENS}")
+        if size - len(by_id) > MAX_PADDING:
+            raise self.fault("model.vocab", f"{size - len(by_id)} of {size} ids belong to no token")
         return [by_id.get(number, f"[PAD{number}]") for number in range(size)]
 
     def _take(self, by_id: dict[int, str], number: Any, token: str, place: str) -> None:

@@ -40,16 +40,19 @@ class Translator:
         unknown: Tensors of the text model that have no name in GGUF; they keep their own.
     """
 
-    def __init__(self, architecture: Architecture, config: HfConfig, draft: Draft | None) -> None:
+    def __init__(self, architecture: Architecture, config: HfConfig, draft: Draft | None, tensor_count: int) -> None:
         """Prepares the maps.
 
         Raises:
-            FormatError: `hf.config`: the configuration lacks what the translation needs.
+            FormatError: `hf.config`: the configuration lacks what the translation needs, or speaks of more layers
+                than there are tensors.
         """
         from gguf import MODEL_ARCH, get_tensor_name_map
 
         self.architecture, self.config, self.draft = architecture, config, draft
         self.layers = config.need("num_hidden_layers")
+        if self.layers > tensor_count:
+            raise config.fault("num_hidden_layers", f"it is {self.layers}, but the model has {tensor_count} tensors")
         blocks = self.layers + (1 if draft else 0)
         self._map = get_tensor_name_map(MODEL_ARCH[architecture.constant], blocks)
         self._heads = ValueHeads.of(config) if architecture.is_linear else None

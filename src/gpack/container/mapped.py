@@ -1,0 +1,98 @@
+"""Ranges of an open file: views of its map, or copies where the file system refuses to map it.
+
+Standard library only, and light: a quick open uses it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .. import errors
+from .structure import read_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+
+IO_MODES = ("auto", "mmap", "read")
+
+
+class MappedFile:
+    """The map of a file, made when it is first needed.
+
+    Attributes:
+        path: For messages.
+        size: Bytes when the file was opened.
+        io: `mmap`, `read`, or `auto`: mapped, and read where mapping is refused, which the log then says.
+    """
+
+    __slots__ = ("_map", "io", "path", "size")
+
+    def __init__(self, path: str, size: int, io: str) -> None:
+        """Touches nothing.
+
+        Raises:
+            UsageError: There is no such mode.
+        """
+        if io not in IO_MODES:
+            raise errors.UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
+        self.path, self.size, self.io = path, size, io
+        self._map: mmap.mmap | None = None
+
+    def span(self, descriptor: int, offset: int, length: int) -> memoryview:
+        """A range of the file, read-only: a view of the map, or a copy.
+
+        Raises:
+            PathError: The file was cut since it was opened (`io.short_read`), cannot be read (`io.read`), or must be
+                mapped and cannot be (`io.mmap`).
+        """
+        if self.io != "read":
+            try:
+                return memoryview(self.map(descriptor))[offset : offset + length]
+            except errors.PathError as error:
+                if error.code != "io.mmap" or self.io == "mmap":
+                    raise
+                import logging
+
+                self.io = "read"
+                logging.getLogger("gpack").warning("%s: reading it instead", error)
+        return memoryview(read_at(descriptor, offset, length, self.path))
+
+    def map(self, descriptor: int) -> mmap.mmap:
+        """The mapped file.
+
+        Raises:
+            PathError: The file system refuses to map the file, or it was cut since it was opened: touching lost pages
+                of a map would end the process.
+        """
+        size = os.fstat(descriptor).st_size
+        if size < self.size:
+            raise errors.PathError(
+                f"the file was cut to {size} bytes while it was in use, it had {self.size}",
+                code="io.short_read",
+                path=self.path,
+                hint="do not change a file while it is used",
+            )
+        if self._map is None:
+            import mmap
+
+            try:
+                self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise errors.PathError(
+                    f"the file cannot be mapped: {error}",
+                    code="io.mmap",
+                    path=self.path,
+                    hint="copy it to a local disk",
+                ) from error
+        return self._map
+
+    def close(self) -> None:
+        """Unmaps the file; where views of it are still alive, the map goes with the last of them."""
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            # Closing fails while somebody holds a view; the map is freed with the last of them.
+            try:  # noqa: SIM105 - contextlib would have to be imported
+                mapped.close()
+            except BufferError:
+                pass

@@ -1,0 +1,71 @@
+"""Ranges: any part of any kind equals the same part of its bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpack.container.pieces import Computed, Copy, Joined, Range, read_part, whole
+from gpack.errors import InternalError
+
+
+def bytes_of(source: Range) -> bytes:
+    return bytes(read_part(source, 0, source.length))
+
+
+@pytest.fixture
+def ranges(tmp_path: Path) -> Iterator[list[tuple[Range, bytes]]]:
+    data = random.Random(1).randbytes(1000)
+    with (tmp_path / "data").open("w+b", buffering=0) as file:
+        file.write(data)
+        yield list(every_kind(file.fileno(), data, tmp_path))
+
+
+def every_kind(descriptor: int, data: bytes, path: Path) -> list[tuple[Range, bytes]]:
+    copy = Copy(descriptor, 10, 900, path)
+    rows = Computed(30, 7, lambda first, count: data[first * 7 : (first + count) * 7], batch_bytes=40)
+    joined = Joined((copy, Joined(()), rows, Copy(descriptor, 0, 0, path), Copy(descriptor, 3, 5, path)))
+    return [
+        (copy, data[10:910]),
+        (rows, data[:210]),
+        (joined, data[10:910] + data[:210] + data[3:8]),
+        (Joined(()), b""),
+        (Computed(0, 7, lambda first, count: b""), b""),
+    ]
+
+
+def test_parts(ranges: list[tuple[Range, bytes]]) -> None:
+    rng = random.Random(2)
+    for source, data in ranges:
+        assert source.length == len(data)
+        assert bytes_of(source) == data
+        for _ in range(300):
+            start = rng.randint(0, len(data))
+            end = rng.randint(start, len(data))
+            assert bytes(read_part(source, start, end - start)) == data[start:end]
+
+
+def test_computed_rows_come_in_batches() -> None:
+    asked = []
+
+    def make(first: int, count: int) -> bytes:
+        asked.append((first, count))
+        return bytes(count * 10)
+
+    list(Computed(7, 10, make, batch_bytes=25).part(15, 50))
+    assert asked == [(1, 2), (3, 2), (5, 2)]
+
+
+def test_what_is_no_part_is_refused(ranges: list[tuple[Range, bytes]]) -> None:
+    for source, data in ranges:
+        for start, length in ((-1, 1), (0, len(data) + 1), (len(data), 1), (0, -1)):
+            with pytest.raises(InternalError):
+                list(source.part(start, length))
+
+
+def test_rows_of_another_length_are_a_fault() -> None:
+    with pytest.raises(InternalError, match="2 rows came as 3 bytes"):
+        list(whole(Computed(2, 2, lambda first, count: b"abc")))

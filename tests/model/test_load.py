@@ -1,0 +1,209 @@
+"""Loading a model: from the pack, from the GGUF where the pack cannot be used, and the same tensors either way."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_maker import tiny_llama, write_gguf, write_split
+from mutate import Pack as Parts
+from packs import everything_gguf
+
+import gpack
+from gpack import errors
+from gpack.convert.gguf import convert_gguf
+from gpack.model import GuildModel, ModelPaths, PleIo
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A split GGUF of everything, and its packs with experts inside and outside."""
+    folder = tmp_path_factory.mktemp("model")
+    shards = write_split(folder, "m", *everything_gguf())
+    convert_gguf(shards[0], folder / "e.gpack")
+    convert_gguf(shards[0], folder / "x.gpack", external_experts=True)
+    return {"gguf": shards[1], "embedded": folder / "e.gpack", "external": folder / "x.gpack"}
+
+
+def contents(model: GuildModel) -> dict[str, Any]:
+    """All that a model holds, as bytes."""
+    held: dict[str, Any] = {name: (t.tobytes(), t.dims, t.ggml_type) for name, t in model.tensors.items()}
+    held |= {f"metadata {key}": model.metadata[key] for key in model.metadata}
+    assert model.ple is not None
+    held["ple"] = model.ple.rows(range(model.ple.ne1)).tobytes()
+    assert model.experts is not None
+    for layer, found in model.experts.layers.items():
+        for number in range(found.n_expert):
+            held[f"expert {layer} {number}"] = [
+                None if matrix is None else (matrix.tobytes(), matrix.dims)
+                for matrix in model.experts.get(layer, number)
+            ]
+    return held
+
+
+@pytest.mark.parametrize("io", ["auto", "mmap", "read", "direct"])
+def test_loaded_either_way_all_is_equal(files: dict[str, Path], io: str) -> None:
+    ways = [
+        ModelPaths(gpack_path=files["embedded"]),
+        ModelPaths(gpack_path=files["external"]),
+        ModelPaths(primary_model_path=files["gguf"]),
+    ]
+    found = []
+    for paths in ways:
+        with GuildModel.load(paths, io=io) as model:
+            found.append(contents(model))
+            assert model.fallback is None
+    assert list(found[0]) == list(found[1])
+    assert found[0] == found[1]
+    # A stub's empty text is no difference; order and values are the source's in both.
+    assert found[0] == found[2]
+
+
+def test_a_path_alone_is_a_pack_s(files: dict[str, Path]) -> None:
+    with GuildModel.load(files["embedded"], ple_io=PleIo.Mmap) as model, gpack.open(files["embedded"]) as pack:
+        assert model.path == str(files["embedded"])
+        assert list(model.tensors) == list(pack)
+        assert all(np.array_equal(model.tensors[name], pack[name], equal_nan=False) for name in ("blk.0.conv.weight",))
+        assert len(model.tensors) == len(pack)
+        assert "no such" not in model.tensors
+        with pytest.raises(errors.MissingError):
+            model.tensors["no such"]
+
+
+def damage(parts: Parts) -> bytes:
+    """A pack with a row that points outside of its section; header, directory and digests are right."""
+    parts.set_row(1, "rope_freqs.weight", offset=1 << 40)
+    return parts.seal()
+
+
+FAULTS: dict[str, tuple[Callable[[Path, bytes], object], str]] = {
+    "missing": (lambda path, data: None, "io.not_found"),
+    "a folder": (lambda path, data: path.mkdir(), "io.not_a_file"),
+    "truncated": (lambda path, data: path.write_bytes(data[:-1]), "header.total_file_size"),
+    "empty": (lambda path, data: path.write_bytes(b""), "header.complete"),
+    "another file": (lambda path, data: path.write_bytes(b"x" * len(data)), "header.magic"),
+    "manifest": (lambda path, data: path.write_bytes(_flip(data)), "manifest.sha256"),
+    "a row": (lambda path, data: path.write_bytes(damage(Parts.parse(data))), "tensor.bounds"),
+}
+
+
+def _flip(data: bytes) -> bytes:
+    place = data.index(b'"producer"')
+    return data[:place] + b'"broducer"' + data[place + 10 :]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_pack_that_cannot_be_used_gives_way_to_the_gguf(
+    fault: str, files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, code = FAULTS[fault]
+    path = tmp_path / "bad.gpack"
+    change(path, files["embedded"].read_bytes())
+    with pytest.raises(errors.GpackError) as caught:
+        GuildModel.load(path)
+    assert caught.value.code == code
+    assert not caplog.records  # without a GGUF nothing is logged: the error says it all
+
+    with caplog.at_level(logging.DEBUG), GuildModel.load(ModelPaths(path, files["gguf"])) as model:
+        assert model.pack is None
+        assert model.path == str(files["gguf"])
+        assert str(model.fallback) == str(caught.value)
+        with GuildModel.load(files["embedded"]) as whole:
+            assert contents(model) == contents(whole)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.records[0].message == f"{caught.value}; loading {files['gguf']} instead"
+
+
+def test_shards_that_are_missing_count_too(
+    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.gpack"
+    path.write_bytes(files["external"].read_bytes())
+    with pytest.raises(errors.PathError) as caught:
+        GuildModel.load(path)
+    assert caught.value.code == "shard.missing"
+    with GuildModel.load(ModelPaths(path, expert_dir=files["gguf"].parent)) as model:
+        assert model.fallback is None
+    with GuildModel.load(ModelPaths(path, files["gguf"])) as model:
+        assert model.fallback is not None
+    assert len(caplog.records) == 1
+
+
+def test_damaged_bytes_show_where_all_digests_are_checked(files: dict[str, Path], tmp_path: Path) -> None:
+    data = bytearray(files["embedded"].read_bytes())
+    with gpack.open(files["embedded"]) as pack:
+        data[pack.container.entry("NativeDenseBlob").offset] ^= 1
+    path = tmp_path / "bad.gpack"
+    path.write_bytes(data)
+    with GuildModel.load(path) as model:
+        assert model.pack is not None
+    with pytest.raises(errors.DigestError) as caught:
+        GuildModel.load(path, verify_all_hashes=True)
+    assert caught.value.code == "section.sha256"
+    with GuildModel.load(ModelPaths(path, files["gguf"]), verify_all_hashes=True) as model:
+        assert model.pack is None
+
+
+def test_when_neither_can_be_used_both_reasons_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(errors.PathError) as caught:
+        GuildModel.load(ModelPaths(tmp_path / "a.gpack", tmp_path / "b.gguf"))
+    assert caught.value.path == str(tmp_path / "b.gguf")
+    assert "a.gpack: no such file" in caplog.text
+    with pytest.raises(errors.UsageError):
+        GuildModel.load(ModelPaths())
+    with pytest.raises(errors.UsageError):
+        GuildModel.load(ModelPaths(tmp_path / "a.gpack"), io="fast")
+
+
+def test_a_model_without_experts_and_table(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", *tiny_llama())
+    convert_gguf(source, tmp_path / "m.gpack")
+    for paths in (ModelPaths(tmp_path / "m.gpack"), ModelPaths(None, source)):
+        with GuildModel.load(paths) as model:
+            assert (model.experts, model.ple) == (None, None)
+            assert model.metadata["general.architecture"] == "llama"
+            assert model.metadata.get("no such") is None
+
+
+def test_a_file_system_without_maps_is_read(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import mmap
+
+    with GuildModel.load(files["embedded"]) as whole:
+        wanted = contents(whole)
+    original = mmap.mmap
+
+    def refuse(descriptor: int, *args: Any, **options: Any) -> Any:
+        if descriptor >= 0:
+            raise OSError(errno.ENODEV, "No such device")
+        return original(descriptor, *args, **options)
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with caplog.at_level(logging.WARNING), GuildModel.load(ModelPaths(None, files["gguf"])) as model:
+        assert contents(model) == wanted
+    assert len([record for record in caplog.records if "reading tensors instead" in record.message]) == 1
+
+
+def test_nothing_stays_open(files: dict[str, Path], tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for paths in (ModelPaths(files["external"]), ModelPaths(None, files["gguf"]), ModelPaths(tmp_path, files["gguf"])):
+        GuildModel.load(paths).close()
+    bad = tmp_path / "bad.gpack"
+    bad.write_bytes(damage(Parts.parse(files["embedded"].read_bytes())))
+    with pytest.raises(errors.GpackError):
+        GuildModel.load(bad)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_arrays_outlive_the_model(files: dict[str, Path]) -> None:
+    with GuildModel.load(files["embedded"]) as model:
+        held = model.tensors["blk.0.attn_norm.weight"]
+        wanted = held.tobytes()
+    assert held.tobytes() == wanted

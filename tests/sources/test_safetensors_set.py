@@ -1,0 +1,164 @@
+"""Which files a safetensors model consists of, however it is named, and what is wrong with the index or the shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hf_maker import f32, write_json, write_safetensors, write_sharded
+
+from gpack.errors import FormatError, GpackError, PathError
+from gpack.sources.safetensors_set import SafetensorsSet
+
+RUNS = [{f"t{run}{n}": f32(np.full(2, 10 * run + n)) for n in range(2)} for run in range(3)]
+NAMES = [f"t{run}{n}" for run in range(3) for n in range(2)]
+
+
+def names(path: Path) -> list[str]:
+    opened = SafetensorsSet(path)
+    opened.close()
+    return [tensor.name for tensor in opened.tensors]
+
+
+def refused(path: Path, code: str, *words: str, kind: type[GpackError] = FormatError) -> None:
+    before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    with pytest.raises(GpackError) as caught:
+        SafetensorsSet(path)
+    assert type(caught.value) is kind
+    assert caught.value.code == code
+    for word in words:
+        assert word in str(caught.value)
+    after = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    assert len(after) == len(before)
+
+
+def edit_index(folder: Path, change: Any) -> Path:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index)
+    return write_json(path, index)
+
+
+# --- what is well ---
+
+
+def test_any_name_of_a_sharded_model(tmp_path: Path) -> None:
+    paths = write_sharded(tmp_path, RUNS)
+    for named in (tmp_path, tmp_path / "model.safetensors.index.json", *paths):
+        assert names(named) == NAMES
+
+
+def test_shards_without_an_index(tmp_path: Path) -> None:
+    paths = write_sharded(tmp_path, RUNS)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    for named in (tmp_path, *paths):
+        assert names(named) == NAMES
+
+
+def test_one_file(tmp_path: Path) -> None:
+    other = write_safetensors(tmp_path / "weights.safetensors", RUNS[1])
+    assert names(other) == names(tmp_path) == ["t10", "t11"]
+    write_safetensors(tmp_path / "model.safetensors", RUNS[0])
+    assert names(tmp_path) == ["t00", "t01"]
+    assert names(other) == ["t10", "t11"]
+
+
+def test_a_cache_of_links(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    write_sharded(tmp_path / "blobs", RUNS)
+    for path in (tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / path.name).symlink_to(f"../blobs/{path.name}")
+    assert names(tmp_path / "snapshot") == NAMES
+
+
+# --- faults ---
+
+
+def test_all_missing_shards_are_listed(tmp_path: Path) -> None:
+    paths = write_sharded(tmp_path, RUNS)
+    paths[0].unlink()
+    paths[2].unlink()
+    for named in (tmp_path, paths[1]):
+        refused(named, "safetensors.shards", "2 of 3", paths[0].name, paths[2].name)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    refused(paths[1], "safetensors.shards", "2 of 3", paths[0].name, paths[2].name)
+
+
+def test_a_link_to_nowhere_is_a_missing_shard(tmp_path: Path) -> None:
+    paths = write_sharded(tmp_path, RUNS)
+    paths[0].unlink()
+    paths[0].symlink_to("nowhere")
+    refused(tmp_path, "safetensors.shards", paths[0].name)
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "C:x", "a\\b", "a\0b", 7, None]
+)
+def test_an_index_never_leads_out_of_its_folder(tmp_path: Path, name: Any) -> None:
+    write_sharded(tmp_path, RUNS)
+    path = edit_index(tmp_path, lambda index: index["weight_map"].update(t00=name))
+    refused(path, "safetensors.index_path", "t00")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        "{}",
+        '{"weight_map": {}}',
+        '{"weight_map": []}',
+        '{"weight_map": null}',
+        '{"weight_map": {"a": "x", "a": "y"}}',
+        "[" * 10_000,
+    ],
+)
+def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
+    write_sharded(tmp_path, RUNS)
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(text)
+    refused(path, "safetensors.index", path.name)
+
+
+def test_the_index_and_the_shards_contradict_one_another(tmp_path: Path) -> None:
+    write_sharded(tmp_path, RUNS)
+    path = edit_index(tmp_path, lambda index: index["weight_map"].update(ghost="model-00001-of-00003.safetensors"))
+    refused(path, "safetensors.index", "ghost")
+    edit_index(tmp_path, lambda index: index["weight_map"].pop("ghost"))
+    edit_index(tmp_path, lambda index: index["weight_map"].pop("t20"))
+    refused(path, "safetensors.index", "t20", "nowhere")
+    edit_index(tmp_path, lambda index: index["weight_map"].update(t20="model-00001-of-00003.safetensors"))
+    refused(path, "safetensors.index", "t20", "model-00001-of-00003")
+
+
+def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
+    paths = write_sharded(tmp_path, [RUNS[0], RUNS[0] | RUNS[1]])
+    (tmp_path / "model.safetensors.index.json").unlink()
+    refused(paths[0], "safetensors.tensor_name", "t00", "model-00001-of-00002")
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    refused(tmp_path, "convert.source", "none")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    refused(tmp_path, "convert.source", "programs")
+    write_safetensors(tmp_path / "a.safetensors", RUNS[0])
+    write_safetensors(tmp_path / "b.safetensors", RUNS[1])
+    refused(tmp_path, "convert.source", "a.safetensors, b.safetensors", "the file that is meant")
+
+
+def test_missing_and_strange_files(tmp_path: Path) -> None:
+    refused(tmp_path / "nothing.safetensors", "io.not_found", kind=PathError)
+    refused(tmp_path / "model-00004-of-00003.safetensors", "safetensors.shards", "impossible")
+    os.mkfifo(tmp_path / "model.safetensors")
+    refused(tmp_path, "io.not_a_file", kind=PathError)
+
+
+def test_no_tensors_at_all(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {})
+    refused(tmp_path, "convert.source", "no tensors")
