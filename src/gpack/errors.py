@@ -58,6 +58,18 @@ CODES = {
     "convert.same_file": "the output is one of the inputs",
     "convert.metadata": "the source's metadata cannot be stored",
     "export.incomplete": "the pack does not hold what the export promises",
+    "tokenizer.scores": "a SentencePiece-style vocabulary has no scores, or not one for each token",
+    "tokenizer.no_byte": "the vocabulary has no token for a byte of the text",
+    "tokenizer.utf8": "the text to be encoded is not UTF-8",
+    "chat.no_jinja": "chat templates need the package jinja2, which is not installed",
+    "chat.no_template": "the model has no chat template",
+    "chat.template": "the chat template is not Jinja",
+    "chat.unsupported": "the chat template includes, imports or extends other templates, or does what no chat template may",
+    "chat.unsafe": "the chat template reaches for what is none of its business",
+    "chat.limit": "the chat template takes too many steps, characters, levels or seconds",
+    "chat.render": "the chat template fails on these messages",
+    "chat.raised": "the chat template refuses these messages in its own words",
+    "chat.input": "the messages, tools or variables are nothing that JSON knows, or too large",
     "internal": "a fault of this program",
 }
 

@@ -22,6 +22,8 @@ COMMANDS = {
     "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
     "inspect": "show what a pack or a GGUF holds",
     "export": "write the GGUF that a pack was made from",
+    "tokenize": "show a text as the tokens of a model",
+    "detokenize": "show the text of token ids",
 }
 _EPILOG = """\
 exit codes: 0 done; 1 the input is damaged or breaks a rule; 2 wrong usage; 3 a file is missing, unreadable or the disk
@@ -84,7 +86,7 @@ def _run(arguments: list[str]) -> int:
 def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
     """Parses, with argparse's way of ending the program turned into an exit code of ours."""
     try:
-        return parser.parse_args(arguments)
+        return parser.parse_intermixed_args(arguments)
     except SystemExit as ended:
         raise _HelpShownError(int(ended.code or 0)) from None
 
@@ -108,7 +110,7 @@ def _without_command(command: str) -> int:
         "",
         "GPACK: one verified, mmap-ready file for a language model. `gpack` is the same program.",
         "",
-        *(f"  {name:10}{text}" for name, text in COMMANDS.items()),
+        *(f"  {name:11} {text}" for name, text in COMMANDS.items()),
         "",
         "`guild COMMAND --help` tells more. " + _EPILOG,
     ]
