@@ -86,7 +86,8 @@ def _run(arguments: list[str]) -> int:
 def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
     """Parses, with argparse's way of ending the program turned into an exit code of ours."""
     try:
-        return parser.parse_intermixed_args(arguments)
+        # Options may stand between positional arguments; behind "--" everything is positional.
+        return parser.parse_args(arguments) if "--" in arguments else parser.parse_intermixed_args(arguments)
     except SystemExit as ended:
         raise _HelpShownError(int(ended.code or 0)) from None
 
