@@ -131,7 +131,14 @@ def throughput(pack: Path, folder: Path, rounds: int) -> None:
 def linearity(ours: Any, ordinary: float, rounds: int) -> None:
     """Megabytes that are one piece, against ordinary text."""
     print("1 MB of one kind, against the mixed text")
-    texts = {"one letter": "a", "spaces": " ", "digits": "7", "one emoji": "\U0001f642", "a, no vowel": "xq", "ideograph": "\u4e2d"}
+    texts = {
+        "one letter": "a",
+        "spaces": " ",
+        "digits": "7",
+        "one emoji": "\U0001f642",
+        "a, no vowel": "xq",
+        "ideograph": "\u4e2d",
+    }
     for name, unit in texts.items():
         text = unit * (MEGABYTE // len(unit.encode()))
 
@@ -144,7 +151,7 @@ def linearity(ours: Any, ordinary: float, rounds: int) -> None:
 
 
 def _tiktoken(ours: Any, folder: Path) -> Any:
-    """tiktoken's encoding of the same vocabulary and rule."""
+    """The encoding that tiktoken makes of the same vocabulary and rule."""
     import json
 
     import tiktoken

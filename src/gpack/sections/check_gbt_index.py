@@ -42,4 +42,3 @@ def check_index(context: Context, table: TokenizerTable, data: memoryview, base:
         compare("tokenizer.byte_tokens", "byte_tokens", "<i4", byte_tokens(table.vocab_blob, offsets))
     if flags & GbtFlags.SPECIAL_TOKENS:
         compare("tokenizer.special_tokens", "special_tokens", "<u4", special_tokens(table.token_types, offsets))
-

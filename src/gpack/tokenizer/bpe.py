@@ -9,6 +9,7 @@ both give the same ids.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
 from ..sections.gbt import byte_alphabet
 from .pretokenizers import pieces
@@ -111,7 +112,11 @@ class BpeEncoder:
             ids = self._merge_few(ids) if len(ids) <= _FEW else self._merge_many(ids)
         # A byte that is no token says nothing, as in llama.cpp; what is stored is checked when it is used.
         size = len(self.view)
-        return [self.view.checked(token_id) for token_id in ids if token_id >= 0] if max(ids) >= size or min(ids) < 0 else ids
+        return (
+            [self.view.checked(token_id) for token_id in ids if token_id >= 0]
+            if max(ids) >= size or min(ids) < 0
+            else ids
+        )
 
     def _pair(self, left: int, right: int) -> tuple[int, int] | None:
         """Rank and result of a pair, remembered."""
@@ -126,7 +131,7 @@ class BpeEncoder:
     def _merge_few(self, ids: list[int]) -> list[int]:
         """Merges by looking at all pairs each time."""
         pair = self._pair
-        pairs = [pair(left, right) for left, right in zip(ids, ids[1:], strict=False)]
+        pairs = [pair(left, right) for left, right in pairwise(ids)]
         while True:
             best, at = None, 0
             for index, found in enumerate(pairs):
@@ -147,7 +152,7 @@ class BpeEncoder:
 
         pair, count = self._pair, len(ids)
         following, before = [*range(1, count), -1], list(range(-1, count - 1))
-        pairs = [pair(left, right) for left, right in zip(ids, ids[1:], strict=False)] + [None]
+        pairs = [pair(left, right) for left, right in pairwise(ids)] + [None]
         heap = [found[0] << 32 | at for at, found in enumerate(pairs) if found is not None]
         heapify(heap)
         while heap:

@@ -25,8 +25,8 @@ class Table:
     __slots__ = ("blocks", "index", "latin")
 
     def __init__(self) -> None:
-        path = os.path.join(os.path.dirname(__file__), "unicode_classes.bin")  # noqa: PTH118, PTH120 - pathlib is slow
-        with open(path, "rb") as file:  # noqa: PTH123
+        path = os.path.join(os.path.dirname(__file__), "unicode_classes.bin")
+        with open(path, "rb") as file:
             data = file.read()
         self.index = memoryview(data)[:_INDEX_BYTES].cast("H")
         self.blocks = data[_INDEX_BYTES:]

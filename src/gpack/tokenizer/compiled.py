@@ -44,6 +44,11 @@ def _compile(function: Any) -> Any:
         return numba.njit(function, nogil=True)
 
 
+def _inline(function: Any) -> Any:
+    """Compiles into its callers: a call would count references to every array that it is given."""
+    return numba.njit(function, nogil=True, inline="always")
+
+
 @_compile
 def _build_pairs(merge_keys: Any, merge_ranks: Any, keys: Any, ranks: Any) -> None:
     """Fills an open-addressing table with the lowest rank of each pair; its length is a power of two."""
@@ -60,7 +65,7 @@ def _build_pairs(merge_keys: Any, merge_ranks: Any, keys: Any, ranks: Any) -> No
             ranks[slot] = merge_ranks[index]
 
 
-@_compile
+@_inline
 def _rank(keys: Any, ranks: Any, left: Any, right: Any) -> Any:
     """Rank of a pair, -1 where nothing merges it."""
     if left < 0 or right < 0:
@@ -133,7 +138,7 @@ def _merge_short(ids: Any, pair_ranks: Any, count: Any, results: Any, keys: Any,
         pair_ranks[at] = _rank(keys, ranks, ids[at], ids[at + 1]) if at < count - 1 else np.int32(-1)
 
 
-@_compile
+@_inline
 def _push(heap: Any, size: Any, value: Any) -> Any:
     """Adds to a binary heap, the lowest first; returns its new size."""
     child = size
@@ -147,7 +152,7 @@ def _push(heap: Any, size: Any, value: Any) -> Any:
     return size + 1
 
 
-@_compile
+@_inline
 def _pop(heap: Any, size: Any) -> Any:
     """Removes the lowest, which stands first; returns the new size."""
     size -= 1
@@ -168,110 +173,101 @@ def _pop(heap: Any, size: Any) -> Any:
 
 
 @_compile
-def _join(at: Any, token: Any, ids: Any, following: Any, before: Any, pair_ranks: Any, keys: Any, ranks: Any) -> Any:
-    """Merges the symbol at a place with the next one and ranks the pairs anew; returns the place before, or -1."""
-    gone = following[at]
-    after = following[gone]
-    ids[at] = token
-    pair_ranks[gone] = -1
-    following[gone] = -2
-    following[at] = after
-    pair_ranks[at] = -1
-    if after >= 0:
-        before[after] = at
-        pair_ranks[at] = _rank(keys, ranks, token, ids[after])
-    left = before[at]
-    if left >= 0:
-        pair_ranks[left] = _rank(keys, ranks, ids[left], token)
-    return left
-
-
-@_compile
-def _merge_by_heap(
-    ids: Any, following: Any, before: Any, pair_ranks: Any, results: Any, keys: Any, ranks: Any
-) -> None:
-    """The rule as it is written: a heap of rank and place. For vocabularies whose merges come before their parts'."""
-    heap = np.empty(3 * len(ids), np.int64)
-    size = 0
-    for at in range(len(ids)):
-        if pair_ranks[at] >= 0:
-            size = _push(heap, size, np.int64(pair_ranks[at]) << 32 | at)
-    while size > 0:
-        entry = heap[0]
-        size = _pop(heap, size)
-        rank, at = entry >> 32, entry & 0xFFFFFFFF
-        if pair_ranks[at] != rank:
-            continue
-        left = _join(at, results[rank], ids, following, before, pair_ranks, keys, ranks)
-        if pair_ranks[at] >= 0:
-            size = _push(heap, size, np.int64(pair_ranks[at]) << 32 | at)
-        if left >= 0 and pair_ranks[left] >= 0:
-            size = _push(heap, size, np.int64(pair_ranks[left]) << 32 | left)
-
-
-@_compile
-def _merge_long(ids: Any, pair_ranks: Any, results: Any, keys: Any, ranks: Any, heads: Any, out: Any) -> Any:
+def _merge_long(
+    ids: Any, pair_ranks: Any, results: Any, keys: Any, ranks: Any, heads: Any, tails: Any, early: Any, out: Any
+) -> Any:
     """Merges a long piece rank by rank and writes its ids; returns their number.
 
-    A pair that a merge makes has a higher rank than that merge, for it was learnt later. So all places of the lowest
-    rank can be done in one go, from left to right. Where a vocabulary breaks that, the heap takes over.
+    As a rule, a pair that a merge makes has a higher rank than that merge, for it was learnt later. Then all places
+    of the lowest rank are done in one go, from left to right, and the pairs that arise are ranked after that, each
+    once. Early ranks are those whose result is part of a merge of a lower rank: their places are done one by one.
 
     Args:
-        heads: int32 for each rank: the last entry of its chain of places, -1 where it has none.
+        heads, tails: For each rank the first and last entry of its chain of places; heads are -1.
+        early: For each rank, whether it is early.
     """
     count = len(ids)
     following, before = np.empty(count, np.int32), np.empty(count, np.int32)
-    entry_place, entry_next = np.empty(3 * count, np.int32), np.empty(3 * count, np.int32)
-    active, order = np.empty(3 * count, np.int32), np.empty(3 * count, np.int32)
-    entries, size = 0, 0
+    places, nexts, entries = np.empty(3 * count, np.int32), np.empty(3 * count, np.int32), 0
+    waiting, size = np.empty(3 * count, np.int64), 0
+    # Places whose pair has a new rank, in order: at first all of them.
+    fresh, fresh_count = np.empty(2 * count, np.int32), count
+    merged = np.empty(count, np.int32)
     for at in range(count):
         following[at] = at + 1 if at + 1 < count else -1
         before[at] = at - 1
-        rank = pair_ranks[at]
-        if rank >= 0:
+        fresh[at] = at
+    while True:
+        for k in range(fresh_count):
+            at = fresh[k]
+            rank = pair_ranks[at]
+            if rank < 0:
+                continue
+            if early[rank]:
+                size = _push(waiting, size, np.int64(rank) << 32 | at)
+                continue
+            places[entries], nexts[entries] = at, -1
             if heads[rank] < 0:
-                size = _push(active, size, rank)
-            entry_place[entries], entry_next[entries] = at, heads[rank]
-            heads[rank] = entries
+                heads[rank] = entries
+                size = _push(waiting, size, np.int64(rank) << 32)
+            else:
+                nexts[tails[rank]] = entries
+            tails[rank] = entries
             entries += 1
-    broken = False
-    while size > 0 and not broken:
-        rank = active[0]
-        size = _pop(active, size)
-        number, entry, rising = 0, heads[rank], True
-        heads[rank] = -1
-        while entry >= 0:  # a chain goes from its last entry back
-            order[number] = entry_place[entry]
-            rising = rising and (number == 0 or order[number] < order[number - 1])
-            number += 1
-            entry = entry_next[entry]
-        if not rising:
-            order[:number] = -np.sort(-order[:number])
-        for k in range(number - 1, -1, -1):
-            at = order[k]
+        if not size:
+            break
+        first = waiting[0]
+        size = _pop(waiting, size)
+        rank = np.int32(first >> 32)
+        token, found, rising = results[rank], 0, True
+        if early[rank]:
+            merged[0], found = first & 0xFFFFFFFF, 1
+        else:
+            entry = heads[rank]
+            heads[rank] = -1
+            while entry >= 0:
+                at = places[entry]
+                if pair_ranks[at] == rank:
+                    rising = rising and (found == 0 or merged[found - 1] < at)
+                    merged[found] = at
+                    found += 1
+                entry = nexts[entry]
+            if not rising:
+                merged[:found].sort()
+        done = 0
+        for k in range(found):
+            at = merged[k]
             if pair_ranks[at] != rank:
                 continue
-            left = _join(at, results[rank], ids, following, before, pair_ranks, keys, ranks)
-            for place in (left, at):
-                new = pair_ranks[place] if place >= 0 else np.int32(-1)
-                if new < 0:
-                    continue
-                if new <= rank:
-                    broken = True
-                    continue
-                if heads[new] < 0:
-                    size = _push(active, size, new)
-                entry_place[entries], entry_next[entries] = place, heads[new]
-                heads[new] = entries
-                entries += 1
-            if broken:
-                break
-    if broken:
-        for k in range(size):
-            heads[active[k]] = -1
-        _merge_by_heap(ids, following, before, pair_ranks, results, keys, ranks)
+            gone = following[at]
+            after = following[gone]
+            ids[at], following[at], following[gone] = token, after, -2
+            if after >= 0:
+                before[after] = at
+            pair_ranks[gone] = -1
+            pair_ranks[at] = -1
+            merged[done] = at
+            done += 1
+        fresh_count = 0
+        for k in range(done):
+            at = merged[k]
+            after, left = following[at], before[at]
+            if left >= 0 and (k == 0 or left != merged[k - 1]):
+                pair_ranks[left] = _rank(keys, ranks, ids[left], token)
+                fresh[fresh_count] = left
+                fresh_count += 1
+            if after >= 0:
+                pair_ranks[at] = _rank(keys, ranks, token, ids[after])
+                fresh[fresh_count] = at
+                fresh_count += 1
+    return _gather(ids, following, out)
+
+
+@_compile
+def _gather(ids: Any, following: Any, out: Any) -> Any:
+    """Writes the ids that are left; returns their number."""
     number = 0
-    for at in range(count):
+    for at in range(len(ids)):
         if following[at] != -2 and ids[at] >= 0:
             out[number] = ids[at]
             number += 1
@@ -320,7 +316,7 @@ def _encode(
 ) -> Any:  # fmt: skip
     """Ids of valid UTF-8; returns their number."""
     index, blocks = unicode_tables
-    byte_tokens, byte_pairs, results, keys, ranks, heads = vocabulary
+    byte_tokens, byte_pairs, results, keys, ranks, heads, tails, early = vocabulary
     spelled, widths, blob, offsets, order = spelling
     slots, hashes, places_of, lengths_of, ids_of, numbers_of, byte_pool, id_pool = memory
     size = len(data)
@@ -398,7 +394,7 @@ def _encode(
                 long_ranks[i] = -1
                 if i + 1 < length:
                     long_ranks[i] = byte_pairs[np.int64(data[start + i]) << 8 | data[start + i + 1]]
-            made += _merge_long(long_ids, long_ranks, results, keys, ranks, heads, out[made:])
+            made += _merge_long(long_ids, long_ranks, results, keys, ranks, heads, tails, early, out[made:])
         if length <= _CACHED_LENGTH:
             number = made - first
             if (
@@ -442,8 +438,8 @@ class CompiledBpe:
         _build_pairs(keys, ranks, pair_keys, pair_ranks)
         pairs = np.empty(1 << 16, np.int32)
         _byte_pairs(byte_ids, pair_keys, pair_ranks, pairs)
-        heads = np.full(len(keys) + 1, -1, np.int32)
-        self._vocabulary = (byte_ids, pairs, results, pair_keys, pair_ranks, heads)
+        heads, tails = np.full(len(results), -1, np.int32), np.zeros(len(results), np.int32)
+        self._vocabulary = (byte_ids, pairs, results, pair_keys, pair_ranks, heads, tails, _early(view))
         spelled, widths = np.zeros(512, np.uint8), np.zeros(256, np.uint8)
         for byte, character in enumerate(byte_alphabet()):
             encoded = character.encode()
@@ -480,6 +476,23 @@ class CompiledBpe:
             )  # fmt: skip
         ids: list[int] = out[:count].tolist()
         return ids
+
+
+def _early(view: GbtView) -> npt.NDArray[np.uint8]:
+    """For each rank, whether its result is part of a merge of a lower rank, or of its own."""
+    triples = np.frombuffer(view.triples, np.int32).reshape(-1, 3)
+    every = np.arange(len(triples))
+    first_use = np.full(len(view) + 1, len(triples), np.int64)
+    for side in (0, 1):
+        # Where an id stands twice the first counts, so they are written from the last to the first.
+        ids = triples[::-1, side]
+        inside = (ids >= 0) & (ids < len(view))
+        uses = np.full(len(view) + 1, len(triples), np.int64)
+        uses[ids[inside]] = every[::-1][inside]
+        first_use = np.minimum(first_use, uses)
+    merged = np.where((triples[:, 2] >= 0) & (triples[:, 2] < len(view)), triples[:, 2], len(view))
+    early: npt.NDArray[np.uint8] = (first_use[merged] <= every).astype(np.uint8)
+    return early
 
 
 def _check(

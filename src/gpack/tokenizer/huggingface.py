@@ -16,8 +16,8 @@ from typing import Any
 from ..errors import FormatError, PathError, UnsupportedError, UsageError
 from ..generated.constants import MetadataType
 from ..sections.values import Value
-from .settings import BYTE_LEVEL, EXACT_TYPES, IGNORE_MERGES, NORMALIZER, PREFIX
 from .huggingface_rules import pretokenizer_name
+from .settings import BYTE_LEVEL, EXACT_TYPES, IGNORE_MERGES, NORMALIZER, PREFIX
 
 _FILE_LIMIT = 1 << 30  # bytes
 _GAPS = 1 << 20  # ids without a token, at most this many and as many as there are tokens
@@ -216,16 +216,15 @@ def _normalizer(file: _Faults, found: Any) -> str:
     return "nfc" if kinds else "none"
 
 
-def _special_ids(
-    values: _Values, file: _Faults, root: Json, config: Json, tokens: _Tokens, folder: Path
-) -> None:
+def _special_ids(values: _Values, file: _Faults, root: Json, config: Json, tokens: _Tokens, folder: Path) -> None:
     """First and last token, and whether a text gets them."""
     first, last = _added(file, root.get("post_processor"))
     model_config = _optional(folder / "config.json")
     for name, added in (("bos", first), ("eos", last)):
         text = config.get(f"{name}_token")
         text = text.get("content") if isinstance(text, dict) else text
-        token_id = tokens.ids.get(added or text) if isinstance(added or text, str) else None
+        wanted_text = added or text
+        token_id = tokens.ids.get(wanted_text) if isinstance(wanted_text, str) else None
         if token_id is None:
             named = model_config.get(f"{name}_token_id")
             named = named[0] if isinstance(named, list) and named else named

@@ -34,7 +34,14 @@ _KNOWN = {
     (r"\p{N}", _GPT2): "smollm",
     (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", _DEEPSEEK3): "deepseek-v3",
     (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", "digits"): "deepseek-coder",
-    (r"[\r\n]", "listed", "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", "[一-龥ࠀ-一가-\ud7ff]+", "digits"): "deepseek-llm",
+    (
+        r"[\r\n]",
+        "listed",
+        "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-\ud7ff]+",
+        "digits",
+    ): "deepseek-llm",
     ("punctuation", _GPT2, "[0-9][0-9][0-9]"): "falcon",
 }
 

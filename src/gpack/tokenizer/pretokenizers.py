@@ -5,6 +5,8 @@ Names are those of `tokenizer.ggml.pre`. Where llama.cpp has several names for t
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..errors import UnsupportedError
 from . import split
 from .characters import table
@@ -80,4 +82,4 @@ def pieces(text: str, rules: tuple[int, ...]) -> list[str]:
         count = split.apply(rule, points, classes, ends, count, found)
         ends = found
     bounds = [0, *ends[:count]]
-    return [text[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(bounds)]
