@@ -71,7 +71,7 @@ CODES = {
     "chat.no_jinja": "chat templates need the package jinja2, which is not installed",
     "chat.no_template": "the model has no chat template",
     "chat.template": "the chat template is not Jinja",
-    "chat.unsupported": "the chat template includes, imports or extends other templates, or does what no chat template may",
+    "chat.unsupported": "the chat template does what no chat template may: include, import or extend others",
     "chat.unsafe": "the chat template reaches for what is none of its business",
     "chat.limit": "the chat template takes too many steps, characters, levels or seconds",
     "chat.render": "the chat template fails on these messages",
