@@ -19,8 +19,9 @@ from ..sections.metadata import build_metadata
 from ..sections.mtp import DraftTensor, MtpSection, build_mtp
 from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
-from ..sections.tokenizer import build_tokenizer
+from ..sections.tokenizer import BYTE_LEVEL_MODEL, MODEL, build_tokenizer
 from ..sources.gguf import GgufSource, TensorInfo
+from ..tokenizer.pretokenizers import DEFAULT, rules_of
 
 UNKNOWN = "unknown"
 
@@ -54,6 +55,7 @@ class Plan:
 
         Raises:
             FormatError: The metadata cannot be stored.
+            UnsupportedError: `tokenizer.pre` where the pre-tokeniser is not known.
         """
         self.source = source
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
@@ -69,6 +71,8 @@ class Plan:
     # ------------------------------------------------------------ metadata
 
     def _add_metadata(self) -> None:
+        if _text(self.source, MODEL) == BYTE_LEVEL_MODEL:
+            rules_of(_text(self.source, "tokenizer.ggml.pre") or DEFAULT)  # refuses a name that is not known
         tokenizer = build_tokenizer(self.source.metadata)
         stubs = tokenizer.stubs if tokenizer else frozenset[str]()
         section = build_metadata(

@@ -13,9 +13,11 @@ from .characters import table
 
 _SMOLLM = (split.DIGIT, split.GPT2)
 
+DEFAULT = "default"  # where the metadata name none
+
 # Each name's rules, applied one after the other: each splits the pieces that the one before it left.
 RULES: dict[str, tuple[int, ...]] = {
-    "default": (split.DEFAULT_SIGNS, split.GPT2, split.DIGITS, split.ASCII_THOUSAND),
+    DEFAULT: (split.DEFAULT_SIGNS, split.GPT2, split.DIGITS, split.ASCII_THOUSAND),
     "gpt-2": (split.GPT2,),
     "llama-bpe": (split.LLAMA3,),
     "qwen2": (split.QWEN2,),

@@ -68,7 +68,7 @@ class Settings:
                 code="tokenizer.model", section="metadata", field=f"{PREFIX}model",
             )  # fmt: skip
         byte_level = self.model == BYTE_LEVEL
-        self.pre = _typed(lookup, f"{PREFIX}pre", str, "default")
+        self.pre = _typed(lookup, f"{PREFIX}pre", str, "") or pretokenizers.DEFAULT
         self.rules = pretokenizers.rules_of(self.pre) if byte_level else ()
         self.bos_id = _token(lookup, "bos", vocab_size, NONE if byte_level else 1)
         self.eos_id = _token(lookup, "eos", vocab_size, NONE if byte_level else 2)
