@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def real_merges() -> tuple[dict[str, int], list[str]]:
     for _ in range(60):
         counts: dict[tuple[str, str], int] = {}
         for word in words:
-            for pair in zip(word, word[1:], strict=False):
+            for pair in pairwise(word):
                 counts[pair] = counts.get(pair, 0) + 1
         if not counts:
             break
