@@ -14,10 +14,50 @@ _WORDS = (
     "naïve café Zürich señor Москва Київ Ελλάδα שלום مرحبا नमस्ते ไทย 中文 日本語 カタカナ 한국어 ქართული አማርኛ தமிழ் বাংলা "
     "Straße ŒUVRE ǅ ﬁ ½ Ⅷ ² ٣ ३ ๓ 一二三 ① 👍 👩‍💻 🏳️‍🌈 🇩🇪 ☃️ ∑ ≠ € ₹ ™ © … — “quoted” ‘x’ 、 。 「」 ！ ？ ～ － Ａ１"
 ).split()
-_SPACES = (" ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n", "\u00a0", "\u2003", "\u3000", "\u2028", "\u0085", "\v", "\f", "\x1c")
-_CONTRACTIONS = ("'s", "'S", "'t", "'T", "'re", "'RE", "'Re", "'ve", "'VE", "'m", "'M", "'ll", "'LL", "'lL", "'d", "'D", "’s", "'ſ")
-_MARKS = "\u0300\u0301\u0308\u0316\u0327\u0345\u05b0\u064b\u093f\u0e33\u0e38\u200c\u200d\ufe0f\u20e3\u3099\u1100\u1161\u11a8"
-_CONTROLS = "\x00\x01\x07\x08\x0e\x1b\x1f\x7f\x80\x9f\u00ad\u061c\u200b\u200e\u200f\u202a\u202e\u2060\u2066\ufeff\ufffd\uffff"
+_SPACES = (
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\n\n",
+    " \n",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "\u2028",
+    "\u0085",
+    "\v",
+    "\f",
+    "\x1c",
+)
+_CONTRACTIONS = (
+    "'s",
+    "'S",
+    "'t",
+    "'T",
+    "'re",
+    "'RE",
+    "'Re",
+    "'ve",
+    "'VE",
+    "'m",
+    "'M",
+    "'ll",
+    "'LL",
+    "'lL",
+    "'d",
+    "'D",
+    "’s",
+    "'ſ",
+)
+_MARKS = (
+    "\u0300\u0301\u0308\u0316\u0327\u0345\u05b0\u064b\u093f\u0e33\u0e38\u200c\u200d\ufe0f\u20e3\u3099\u1100\u1161\u11a8"
+)
+_CONTROLS = (
+    "\x00\x01\x07\x08\x0e\x1b\x1f\x7f\x80\x9f\u00ad\u061c\u200b\u200e\u200f\u202a\u202e\u2060\u2066\ufeff\ufffd\uffff"
+)
 _BLOCKS = (
     (0x20, 0x7F), (0xA0, 0x250), (0x250, 0x370), (0x370, 0x530), (0x530, 0x750), (0x900, 0xE00), (0xE00, 0x1100),
     (0x1100, 0x1200), (0x1E00, 0x2000), (0x2000, 0x2C00), (0x2C00, 0x3000), (0x3000, 0x3400), (0x4E00, 0x9FFF),
@@ -91,7 +131,7 @@ def _point(chance: random.Random, limit: int) -> int:
 
 def _digits(chance: random.Random) -> str:
     return "".join(
-        chance.choice(("0123456789", "٠١٢٣", "०१२", "½¼²³", "一二三", ".,-+ ", "abc")) [: chance.randrange(1, 11)]
+        chance.choice(("0123456789", "٠١٢٣", "०१२", "½¼²³", "一二三", ".,-+ ", "abc"))[: chance.randrange(1, 11)]
         for _ in range(chance.randrange(1, 8))
     )
 

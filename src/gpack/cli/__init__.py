@@ -23,6 +23,8 @@ COMMANDS = {
     "inspect": "show what a pack or a GGUF holds",
     "pack-experts": "turn a pack with external experts into one with everything inside",
     "export": "write the GGUF that a pack was made from",
+    "tokenize": "show a text as the tokens of a model",
+    "detokenize": "show the text of token ids",
 }
 _EPILOG = """\
 exit codes: 0 done; 1 the input is damaged or breaks a rule; 2 wrong usage; 3 a file is missing, unreadable or the disk
@@ -93,7 +95,9 @@ def _run(arguments: list[str]) -> int:
     )
     module.add_arguments(parser)
     try:
-        parsed = parser.parse_args(arguments[1:])
+        # Options may stand between positional arguments; behind "--" everything is positional.
+        rest = arguments[1:]
+        parsed = parser.parse_args(rest) if "--" in rest else parser.parse_intermixed_args(rest)
     except SystemExit:  # argparse has printed the help
         return errors.EXIT_OK
     return int(module.run(parsed))

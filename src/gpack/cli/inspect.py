@@ -9,12 +9,11 @@ import sys
 from typing import Any
 
 from .. import errors
-from ..container.structure import open_file, read_at
-from ..generated.gguf.constants import GGUF_MAGIC
 from . import units
 from .describe import ALL, describe_gguf, describe_pack, describe_section
 from .imported import import_lines
 from .table import printable, render
+from .vocabulary import is_gguf
 
 DESCRIPTION = """\
 Show what a pack or a GGUF holds: the model, the sections with sizes, offsets and digests, tensors by type, experts and
@@ -87,18 +86,6 @@ def _extract(args: argparse.Namespace) -> int:
     else:
         print(printable(f"{args.output}: {len(data)} bytes"))
     return errors.EXIT_OK
-
-
-def is_gguf(path: str) -> bool:
-    """Whether the file begins as a GGUF does.
-
-    Raises:
-        PathError: It is missing or unreadable.
-    """
-    descriptor, size = open_file(path)
-    with open(descriptor, "rb", buffering=0) as file:
-        magic = GGUF_MAGIC.to_bytes(4, "little")
-        return read_at(file.fileno(), 0, min(size, len(magic)), path) == magic
 
 
 def _blocks(told: dict[str, Any]) -> list[str]:

@@ -20,8 +20,9 @@ from ..sections.metadata import build_metadata
 from ..sections.mtp import DraftTensor, MtpSection, build_mtp
 from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
-from ..sections.tokenizer import build_tokenizer
+from ..sections.tokenizer import BYTE_LEVEL_MODEL, MODEL, build_tokenizer
 from ..sources.model import ModelSource, ModelTensor
+from ..tokenizer.pretokenizers import DEFAULT, rules_of
 from .external import ExternalFiles
 
 UNKNOWN = "unknown"
@@ -70,6 +71,7 @@ class Plan:
         Raises:
             FormatError: The metadata cannot be stored.
             UsageError: The name is no text.
+            UnsupportedError: `tokenizer.pre` where the pre-tokeniser is not known.
         """
         if name is not None and any("\ud800" <= char <= "\udfff" for char in name):
             raise UsageError(f"the name {name!r} is no UTF-8", code="usage")
@@ -90,6 +92,8 @@ class Plan:
     # ------------------------------------------------------------ metadata
 
     def _add_metadata(self) -> None:
+        if _text(self.source, MODEL) == BYTE_LEVEL_MODEL:
+            rules_of(_text(self.source, "tokenizer.ggml.pre") or DEFAULT)  # refuses a name that is not known
         tokenizer = build_tokenizer(self.source.metadata)
         stubs = tokenizer.stubs if tokenizer else frozenset[str]()
         section = build_metadata(

@@ -5,6 +5,8 @@ Each repeats what the arrays before it say, in the order that a tokeniser search
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +31,7 @@ def merge_index(triples: Ids) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.ui
 def token_order(blob: bytes | memoryview, offsets: Offsets) -> npt.NDArray[np.uint32]:
     """Ids by the tokens' bytes, equal ones by id."""
     data, ends = bytes(blob), offsets.tolist()
-    tokens = [data[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    tokens = [data[start:end] for start, end in pairwise(ends)]
     return np.array(sorted(range(len(tokens)), key=tokens.__getitem__), np.uint32)
 
 

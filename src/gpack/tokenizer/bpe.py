@@ -9,6 +9,7 @@ both give the same ids.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
 from ..sections.gbt import byte_alphabet
 from .pretokenizers import pieces
@@ -130,7 +131,7 @@ class BpeEncoder:
     def _merge_few(self, ids: list[int]) -> list[int]:
         """Merges by looking at all pairs each time."""
         pair = self._pair
-        pairs = [pair(left, right) for left, right in zip(ids, ids[1:], strict=False)]
+        pairs = [pair(left, right) for left, right in pairwise(ids)]
         while True:
             best, at = None, 0
             for index, found in enumerate(pairs):
@@ -151,7 +152,7 @@ class BpeEncoder:
 
         pair, count = self._pair, len(ids)
         following, before = [*range(1, count), -1], list(range(-1, count - 1))
-        pairs = [pair(left, right) for left, right in zip(ids, ids[1:], strict=False)] + [None]
+        pairs = [pair(left, right) for left, right in pairwise(ids)] + [None]
         heap = [found[0] << 32 | at for at, found in enumerate(pairs) if found is not None]
         heapify(heap)
         while heap:

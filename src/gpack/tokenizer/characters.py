@@ -38,7 +38,7 @@ class Table:
         if text.isascii():
             data = text.encode("ascii")
             return data, data.translate(self.latin)
-        points = memoryview(text.encode("utf-32-le")).cast("I")
+        points = memoryview(text.encode("utf-32-le", "surrogatepass")).cast("I")
         index, blocks = self.index, self.blocks
         return points, bytes([blocks[index[point >> _SHIFT] << _SHIFT | point & 127] for point in points])
 

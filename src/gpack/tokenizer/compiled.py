@@ -1,424 +1,25 @@
 """Byte pair encoding of long texts, compiled by numba: the same ids as plain Python's, linear in the text.
 
-The splitter is `split` itself, compiled. Pieces that were seen before are looked up; short pieces are merged by
-looking at all pairs; long ones (a megabyte of one letter is one piece) rank by rank, each rank's places in order,
-which takes linear time where a heap would take n log n. The tables are built once for a vocabulary, in milliseconds.
+The tables are built once for a vocabulary, in milliseconds, from the mapped arrays.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from ..errors import FormatError
 from ..sections.gbt import SECTION, GbtView, byte_alphabet
-from . import split
+from . import kernels
 from .characters import table
 
 Ids = npt.NDArray[np.int32]
 
-_SHORT = 48  # bytes of a piece up to which looking at all pairs beats bookkeeping
-_CACHED_LENGTH = 128  # bytes of a piece that is remembered
 _ENTRIES = 1 << 16  # pieces that are remembered
 _SLOTS = 1 << 18
 _POOL = 1 << 21  # bytes, and ids, of remembered pieces
-_MULTIPLIER = 0x9E3779B97F4A7C15
-
-for _function in (
-    split.contraction, split.spaces, split.match_gpt2, split.match_words, split.cased_word, split.match_cased,
-    split.match_deepseek3, split.belongs, split.match_run, split.match, split.apply,
-):  # fmt: skip
-    register_jitable(_function)
-
-
-def _compile(function: Any) -> Any:
-    """Compiles at the first call; machine code is kept on disk where the package's folder or the user's is writable."""
-    try:
-        return numba.njit(function, cache=True, nogil=True)
-    except RuntimeError:  # no place for a cache
-        return numba.njit(function, nogil=True)
-
-
-@_compile
-def _build_pairs(merge_keys: Any, merge_ranks: Any, keys: Any, ranks: Any) -> None:
-    """Fills an open-addressing table with the lowest rank of each pair; its length is a power of two."""
-    mask = np.uint64(len(keys) - 1)
-    for index in range(len(merge_keys)):
-        key = merge_keys[index]
-        if key == np.uint64(0xFFFFFFFFFFFFFFFF):
-            continue
-        slot = ((key * np.uint64(_MULTIPLIER)) >> np.uint64(32)) & mask
-        while ranks[slot] >= 0 and keys[slot] != key:
-            slot = (slot + np.uint64(1)) & mask
-        if ranks[slot] < 0:
-            keys[slot] = key
-            ranks[slot] = merge_ranks[index]
-
-
-@_compile
-def _rank(keys: Any, ranks: Any, left: Any, right: Any) -> Any:
-    """Rank of a pair, -1 where nothing merges it."""
-    if left < 0 or right < 0:
-        return np.int32(-1)
-    mask = np.uint64(len(keys) - 1)
-    key = (np.uint64(left) << np.uint64(32)) | np.uint64(right)
-    slot = ((key * np.uint64(_MULTIPLIER)) >> np.uint64(32)) & mask
-    while ranks[slot] >= 0:
-        if keys[slot] == key:
-            return ranks[slot]
-        slot = (slot + np.uint64(1)) & mask
-    return np.int32(-1)
-
-
-@_compile
-def _byte_pairs(byte_tokens: Any, keys: Any, ranks: Any, found: Any) -> None:
-    """Ranks of all pairs of bytes."""
-    for left in range(256):
-        for right in range(256):
-            found[left << 8 | right] = _rank(keys, ranks, byte_tokens[left], byte_tokens[right])
-
-
-@_compile
-def _decode(data: Any, index: Any, blocks: Any, points: Any, classes: Any, places: Any) -> Any:
-    """Code points of valid UTF-8, their classes, and where each begins; returns their number."""
-    i, count, size = 0, 0, len(data)
-    while i < size:
-        places[count] = i
-        byte = np.int32(data[i])
-        if byte < 0x80:
-            point = byte
-            i += 1
-        elif byte < 0xE0:
-            point = (byte & 0x1F) << 6 | (np.int32(data[i + 1]) & 0x3F)
-            i += 2
-        elif byte < 0xF0:
-            point = (byte & 0x0F) << 12 | (np.int32(data[i + 1]) & 0x3F) << 6 | (np.int32(data[i + 2]) & 0x3F)
-            i += 3
-        else:
-            point = (
-                (byte & 0x07) << 18 | (np.int32(data[i + 1]) & 0x3F) << 12
-                | (np.int32(data[i + 2]) & 0x3F) << 6 | (np.int32(data[i + 3]) & 0x3F)
-            )  # fmt: skip
-            i += 4
-        points[count] = point
-        classes[count] = blocks[np.int64(index[point >> 7]) << 7 | (point & 127)]
-        count += 1
-    places[count] = size
-    return count
-
-
-@_compile
-def _merge_short(ids: Any, pair_ranks: Any, count: Any, results: Any, keys: Any, ranks: Any) -> Any:
-    """Merges in place by looking at all pairs each time; returns the new number."""
-    while True:
-        best, at = np.int32(0x7FFFFFFF), -1
-        for k in range(count - 1):
-            rank = pair_ranks[k]
-            if rank >= 0 and rank < best:
-                best, at = rank, k
-        if at < 0:
-            return count
-        ids[at] = results[best]
-        for k in range(at + 1, count - 1):
-            ids[k] = ids[k + 1]
-            pair_ranks[k - 1 + 1] = pair_ranks[k + 1] if k + 1 < count - 1 else np.int32(-1)
-        count -= 1
-        if at > 0:
-            pair_ranks[at - 1] = _rank(keys, ranks, ids[at - 1], ids[at])
-        pair_ranks[at] = _rank(keys, ranks, ids[at], ids[at + 1]) if at < count - 1 else np.int32(-1)
-
-
-@_compile
-def _push(heap: Any, size: Any, value: Any) -> Any:
-    """Adds to a binary heap, the lowest first; returns its new size."""
-    child = size
-    while child > 0:
-        parent = (child - 1) >> 1
-        if heap[parent] <= value:
-            break
-        heap[child] = heap[parent]
-        child = parent
-    heap[child] = value
-    return size + 1
-
-
-@_compile
-def _pop(heap: Any, size: Any) -> Any:
-    """Removes the lowest, which stands first; returns the new size."""
-    size -= 1
-    value = heap[size]
-    parent = 0
-    while True:
-        child = 2 * parent + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= value:
-            break
-        heap[parent] = heap[child]
-        parent = child
-    heap[parent] = value
-    return size
-
-
-@_compile
-def _join(at: Any, token: Any, ids: Any, following: Any, before: Any, pair_ranks: Any, keys: Any, ranks: Any) -> Any:
-    """Merges the symbol at a place with the next one and ranks the pairs anew; returns the place before, or -1."""
-    gone = following[at]
-    after = following[gone]
-    ids[at] = token
-    pair_ranks[gone] = -1
-    following[gone] = -2
-    following[at] = after
-    pair_ranks[at] = -1
-    if after >= 0:
-        before[after] = at
-        pair_ranks[at] = _rank(keys, ranks, token, ids[after])
-    left = before[at]
-    if left >= 0:
-        pair_ranks[left] = _rank(keys, ranks, ids[left], token)
-    return left
-
-
-@_compile
-def _merge_by_heap(ids: Any, following: Any, before: Any, pair_ranks: Any, results: Any, keys: Any, ranks: Any) -> None:
-    """The rule as it is written: a heap of rank and place. For vocabularies whose merges come before their parts'."""
-    heap = np.empty(3 * len(ids), np.int64)
-    size = 0
-    for at in range(len(ids)):
-        if pair_ranks[at] >= 0:
-            size = _push(heap, size, np.int64(pair_ranks[at]) << 32 | at)
-    while size > 0:
-        entry = heap[0]
-        size = _pop(heap, size)
-        rank, at = entry >> 32, entry & 0xFFFFFFFF
-        if pair_ranks[at] != rank:
-            continue
-        left = _join(at, results[rank], ids, following, before, pair_ranks, keys, ranks)
-        if pair_ranks[at] >= 0:
-            size = _push(heap, size, np.int64(pair_ranks[at]) << 32 | at)
-        if left >= 0 and pair_ranks[left] >= 0:
-            size = _push(heap, size, np.int64(pair_ranks[left]) << 32 | left)
-
-
-@_compile
-def _merge_long(ids: Any, pair_ranks: Any, results: Any, keys: Any, ranks: Any, heads: Any, out: Any) -> Any:
-    """Merges a long piece rank by rank and writes its ids; returns their number.
-
-    A pair that a merge makes has a higher rank than that merge, for it was learnt later. So all places of the lowest
-    rank can be done in one go, from left to right. Where a vocabulary breaks that, the heap takes over.
-
-    Args:
-        heads: int32 for each rank: the last entry of its chain of places, -1 where it has none.
-    """
-    count = len(ids)
-    following, before = np.empty(count, np.int32), np.empty(count, np.int32)
-    entry_place, entry_next = np.empty(3 * count, np.int32), np.empty(3 * count, np.int32)
-    active, order = np.empty(3 * count, np.int32), np.empty(3 * count, np.int32)
-    entries, size = 0, 0
-    for at in range(count):
-        following[at] = at + 1 if at + 1 < count else -1
-        before[at] = at - 1
-        rank = pair_ranks[at]
-        if rank >= 0:
-            if heads[rank] < 0:
-                size = _push(active, size, rank)
-            entry_place[entries], entry_next[entries] = at, heads[rank]
-            heads[rank] = entries
-            entries += 1
-    broken = False
-    while size > 0 and not broken:
-        rank = active[0]
-        size = _pop(active, size)
-        number, entry, rising = 0, heads[rank], True
-        heads[rank] = -1
-        while entry >= 0:  # a chain goes from its last entry back
-            order[number] = entry_place[entry]
-            rising = rising and (number == 0 or order[number] < order[number - 1])
-            number += 1
-            entry = entry_next[entry]
-        if not rising:
-            order[:number] = -np.sort(-order[:number])
-        for k in range(number - 1, -1, -1):
-            at = order[k]
-            if pair_ranks[at] != rank:
-                continue
-            left = _join(at, results[rank], ids, following, before, pair_ranks, keys, ranks)
-            for place in (left, at):
-                new = pair_ranks[place] if place >= 0 else np.int32(-1)
-                if new < 0:
-                    continue
-                if new <= rank:
-                    broken = True
-                    continue
-                if heads[new] < 0:
-                    size = _push(active, size, new)
-                entry_place[entries], entry_next[entries] = place, heads[new]
-                heads[new] = entries
-                entries += 1
-            if broken:
-                break
-    if broken:
-        for k in range(size):
-            heads[active[k]] = -1
-        _merge_by_heap(ids, following, before, pair_ranks, results, keys, ranks)
-    number = 0
-    for at in range(count):
-        if following[at] != -2 and ids[at] >= 0:
-            out[number] = ids[at]
-            number += 1
-    return number
-
-
-@_compile
-def _find(data: Any, start: Any, end: Any, spelled: Any, widths: Any, blob: Any, offsets: Any, order: Any) -> Any:
-    """The token that spells these bytes, by binary search; -1 where there is none. The last of equal ones."""
-    text = np.empty(2 * (end - start), np.uint8)
-    size = 0
-    for i in range(start, end):
-        byte = data[i]
-        text[size] = spelled[2 * byte]
-        if widths[byte] == 2:
-            text[size + 1] = spelled[2 * byte + 1]
-        size += widths[byte]
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high) >> 1
-        token = order[middle]
-        at, stop = np.int64(offsets[token]), np.int64(offsets[token + 1])
-        k = 0
-        while k < size and at + k < stop and blob[at + k] == text[k]:
-            k += 1
-        # The token is at most the text: it is a part of it, or smaller where they part.
-        if at + k == stop or (k < size and blob[at + k] < text[k]):
-            low = middle + 1
-        else:
-            high = middle
-    if low:
-        token = order[low - 1]
-        at, stop = np.int64(offsets[token]), np.int64(offsets[token + 1])
-        if stop - at == size:
-            for k in range(size):
-                if blob[at + k] != text[k]:
-                    return -1
-            return np.int64(token)
-    return -1
-
-
-@_compile
-def _encode(
-    data: Any, unicode_tables: Any, rules: Any, vocabulary: Any, spelling: Any, memory: Any, counters: Any,
-    ignore_merges: Any, out: Any,
-) -> Any:  # fmt: skip
-    """Ids of valid UTF-8; returns their number."""
-    index, blocks = unicode_tables
-    byte_tokens, byte_pairs, results, keys, ranks, heads = vocabulary
-    spelled, widths, blob, offsets, order = spelling
-    slots, hashes, places_of, lengths_of, ids_of, numbers_of, byte_pool, id_pool = memory
-    size = len(data)
-    points, classes = np.empty(size, np.int32), np.empty(size, np.uint8)
-    places, ends = np.empty(size + 1, np.int32), np.empty(size, np.int32)
-    count = _decode(data, index, blocks, points, classes, places)
-    ends[0] = count
-    pieces = 1 if count else 0
-    for k in range(len(rules)):
-        found = np.empty(size, np.int32)
-        pieces = split.apply(rules[k], points, classes, ends, pieces, found)
-        ends = found
-    ids, pair_ranks = np.empty(_SHORT + 1, np.int32), np.empty(_SHORT + 1, np.int32)
-    mask = np.uint64(len(slots) - 1)
-    made, start = 0, 0
-    for piece in range(pieces):
-        end = places[ends[piece]]
-        length = end - start
-        if length == 1:
-            token = byte_tokens[data[start]]
-            if token >= 0:
-                out[made] = token
-                made += 1
-            start = end
-            continue
-        slot = np.uint64(0)
-        code = np.uint64(0)
-        if length <= _CACHED_LENGTH:
-            code = np.uint64(0xCBF29CE484222325)
-            for i in range(start, end):
-                code = (code ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
-            code ^= code >> np.uint64(29)
-            slot = (code * np.uint64(_MULTIPLIER)) >> np.uint64(32) & mask
-            hit = -1
-            while slots[slot] > 0:
-                entry = slots[slot] - 1
-                if hashes[entry] == code and lengths_of[entry] == length:
-                    at, same = places_of[entry], True
-                    for i in range(length):
-                        if byte_pool[at + i] != data[start + i]:
-                            same = False
-                            break
-                    if same:
-                        hit = entry
-                        break
-                slot = (slot + np.uint64(1)) & mask
-            if hit >= 0:
-                at = ids_of[hit]
-                for i in range(numbers_of[hit]):
-                    out[made + i] = id_pool[at + i]
-                made += numbers_of[hit]
-                start = end
-                continue
-        first = made
-        whole = np.int64(-1)
-        if ignore_merges:
-            whole = _find(data, start, end, spelled, widths, blob, offsets, order)
-        if whole >= 0:
-            out[made] = whole
-            made += 1
-        elif length <= _SHORT:
-            for i in range(length):
-                ids[i] = byte_tokens[data[start + i]]
-                if i + 1 < length:
-                    pair_ranks[i] = byte_pairs[np.int64(data[start + i]) << 8 | data[start + i + 1]]
-            number = _merge_short(ids, pair_ranks, length, results, keys, ranks)
-            for i in range(number):
-                if ids[i] >= 0:
-                    out[made] = ids[i]
-                    made += 1
-        else:
-            long_ids, long_ranks = np.empty(length, np.int32), np.empty(length, np.int32)
-            for i in range(length):
-                long_ids[i] = byte_tokens[data[start + i]]
-                long_ranks[i] = -1
-                if i + 1 < length:
-                    long_ranks[i] = byte_pairs[np.int64(data[start + i]) << 8 | data[start + i + 1]]
-            made += _merge_long(long_ids, long_ranks, results, keys, ranks, heads, out[made:])
-        if length <= _CACHED_LENGTH:
-            number = made - first
-            if (
-                counters[0] == len(hashes) or counters[1] + length > len(byte_pool)
-                or counters[2] + number > len(id_pool)
-            ):  # fmt: skip
-                slots[:] = 0
-                counters[:] = 0
-                slot = (code * np.uint64(_MULTIPLIER)) >> np.uint64(32) & mask
-            entry = np.int32(counters[0])
-            hashes[entry], lengths_of[entry], numbers_of[entry] = code, length, number
-            places_of[entry], ids_of[entry] = counters[1], counters[2]
-            for i in range(length):
-                byte_pool[counters[1] + i] = data[start + i]
-            for i in range(number):
-                id_pool[counters[2] + i] = out[first + i]
-            counters[0] += 1
-            counters[1] += length
-            counters[2] += number
-            slots[slot] = entry + 1
-        start = end
-    return made
 
 
 class CompiledBpe:
@@ -437,11 +38,11 @@ class CompiledBpe:
         _check(view, keys, ranks, results, byte_ids, offsets, order)
         slots = 1 << max(4, (2 * len(keys)).bit_length())
         pair_keys, pair_ranks = np.zeros(slots, np.uint64), np.full(slots, -1, np.int32)
-        _build_pairs(keys, ranks, pair_keys, pair_ranks)
+        kernels.build_pairs(keys, ranks, pair_keys, pair_ranks)
         pairs = np.empty(1 << 16, np.int32)
-        _byte_pairs(byte_ids, pair_keys, pair_ranks, pairs)
-        heads = np.full(len(keys) + 1, -1, np.int32)
-        self._vocabulary = (byte_ids, pairs, results, pair_keys, pair_ranks, heads)
+        kernels.byte_pairs(byte_ids, pair_keys, pair_ranks, pairs)
+        heads, tails = np.full(len(results), -1, np.int32), np.zeros(len(results), np.int32)
+        self._vocabulary = (byte_ids, pairs, results, pair_keys, pair_ranks, heads, tails, _early(view))
         spelled, widths = np.zeros(512, np.uint8), np.zeros(256, np.uint8)
         for byte, character in enumerate(byte_alphabet()):
             encoded = character.encode()
@@ -472,12 +73,29 @@ class CompiledBpe:
             return []
         out = np.empty(len(data), np.int32)
         with self._lock:
-            count = _encode(
+            count = kernels.encode(
                 np.frombuffer(data, np.uint8), self._unicode, self._rules, self._vocabulary, self._spelling,
                 self._memory, self._counters, self._ignore_merges, out,
             )  # fmt: skip
         ids: list[int] = out[:count].tolist()
         return ids
+
+
+def _early(view: GbtView) -> npt.NDArray[np.uint8]:
+    """For each rank, whether its result is part of a merge of a lower rank, or of its own."""
+    triples = np.frombuffer(view.triples, np.int32).reshape(-1, 3)
+    every = np.arange(len(triples))
+    first_use = np.full(len(view) + 1, len(triples), np.int64)
+    for side in (0, 1):
+        # Where an id stands twice the first counts, so they are written from the last to the first.
+        ids = triples[::-1, side]
+        inside = (ids >= 0) & (ids < len(view))
+        uses = np.full(len(view) + 1, len(triples), np.int64)
+        uses[ids[inside]] = every[::-1][inside]
+        first_use = np.minimum(first_use, uses)
+    merged = np.where((triples[:, 2] >= 0) & (triples[:, 2] < len(view)), triples[:, 2], len(view))
+    early: npt.NDArray[np.uint8] = (first_use[merged] <= every).astype(np.uint8)
+    return early
 
 
 def _check(

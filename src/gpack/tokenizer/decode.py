@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
+from itertools import pairwise
 
 from ..sections.gbt import byte_alphabet
 
@@ -82,9 +83,12 @@ class TextStream:
 
 
 def clean_spaces(data: bytes) -> bytes:
-    """Without the spaces that llama.cpp drops: before `?`, `!`, `.`, `,`, around a lone apostrophe, before `'s`, `'m`, `'re`, `'ve`."""
+    """Without the spaces that llama.cpp drops.
+
+    Those before `?`, `!`, `.` and `,`, around a lone apostrophe, and before `'s`, `'m`, `'re` and `'ve`.
+    """
     kept = bytearray(data[:1])
-    for before, byte in zip(data, data[1:], strict=False):
+    for before, byte in pairwise(data):
         if before == 0x20 and byte in b"?!.,":
             kept.pop()
         kept.append(byte)

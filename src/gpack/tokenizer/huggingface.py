@@ -223,7 +223,8 @@ def _special_ids(values: _Values, file: _Faults, root: Json, config: Json, token
     for name, added in (("bos", first), ("eos", last)):
         text = config.get(f"{name}_token")
         text = text.get("content") if isinstance(text, dict) else text
-        token_id = tokens.ids.get(added or text) if isinstance(added or text, str) else None
+        wanted_text = added or text
+        token_id = tokens.ids.get(wanted_text) if isinstance(wanted_text, str) else None
         if token_id is None:
             named = model_config.get(f"{name}_token_id")
             named = named[0] if isinstance(named, list) and named else named

@@ -5,15 +5,19 @@ Names are those of `tokenizer.ggml.pre`. Where llama.cpp has several names for t
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..errors import UnsupportedError
 from . import split
 from .characters import table
 
 _SMOLLM = (split.DIGIT, split.GPT2)
 
+DEFAULT = "default"  # where the metadata name none
+
 # Each name's rules, applied one after the other: each splits the pieces that the one before it left.
 RULES: dict[str, tuple[int, ...]] = {
-    "default": (split.DEFAULT_SIGNS, split.GPT2, split.DIGITS, split.ASCII_THOUSAND),
+    DEFAULT: (split.DEFAULT_SIGNS, split.GPT2, split.DIGITS, split.ASCII_THOUSAND),
     "gpt-2": (split.GPT2,),
     "llama-bpe": (split.LLAMA3,),
     "qwen2": (split.QWEN2,),
@@ -80,4 +84,4 @@ def pieces(text: str, rules: tuple[int, ...]) -> list[str]:
         count = split.apply(rule, points, classes, ends, count, found)
         ends = found
     bounds = [0, *ends[:count]]
-    return [text[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(bounds)]

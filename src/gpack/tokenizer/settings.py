@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX = "tokenizer.ggml."
 NORMALIZER = "tokenizer.gpack.normalizer"  # "nfc": texts are normalised, as the model's tokenizer.json says
-EXACT_TYPES = "tokenizer.gpack.exact_types"  # true: token types are the model's own; no token is special by its name
+EXACT_TYPES = "tokenizer.gpack.exact_types"  # true: types are the model's own, no token is special by name
 IGNORE_MERGES = "tokenizer.gpack.ignore_merges"  # bool; without it the pre-tokeniser's name decides
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
 MODELS = (BYTE_LEVEL, SENTENCE_PIECE)
@@ -47,8 +47,8 @@ class Settings:
     """
 
     __slots__ = (
-        "add_bos", "add_eos", "add_space_prefix", "bos_id", "clean_spaces", "eos_id", "exact_types", "ignore_merges", "model", "nfc",
-        "pre", "rules", "unknown_id",
+        "add_bos", "add_eos", "add_space_prefix", "bos_id", "clean_spaces", "eos_id", "exact_types", "ignore_merges",
+        "model", "nfc", "pre", "rules", "unknown_id",
     )  # fmt: skip
 
     def __init__(self, lookup: Lookup, vocab_size: int) -> None:
@@ -68,7 +68,7 @@ class Settings:
                 code="tokenizer.model", section="metadata", field=f"{PREFIX}model",
             )  # fmt: skip
         byte_level = self.model == BYTE_LEVEL
-        self.pre = _typed(lookup, f"{PREFIX}pre", str, "default")
+        self.pre = _typed(lookup, f"{PREFIX}pre", str, "") or pretokenizers.DEFAULT
         self.rules = pretokenizers.rules_of(self.pre) if byte_level else ()
         self.bos_id = _token(lookup, "bos", vocab_size, NONE if byte_level else 1)
         self.eos_id = _token(lookup, "eos", vocab_size, NONE if byte_level else 2)

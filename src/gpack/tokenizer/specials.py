@@ -1,4 +1,4 @@
-"""Where special tokens stand in a text, in llama.cpp's order: the longest first, then by id, each from left to right."""
+"""Where special tokens stand in a text, in llama.cpp's order: the longest first, then by id, each left to right."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Specials:
     def __init__(self, view: GbtView, *, by_name: bool) -> None:
         self._view = view
         self._by_name = by_name
-        self._ids = view.special_tokens if view.special_tokens is not None else ()
+        self._ids = view.special_tokens if view.special_tokens is not None else memoryview(b"")
         self._all: _Finder | None = None
         self._user_defined: _Finder | None = None
         self._controls: frozenset[int] | None = None

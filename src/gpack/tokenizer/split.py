@@ -236,7 +236,7 @@ def belongs(rule: int, point: int, value: int) -> bool:
 
 
 def match_run(rule: int, points: Any, classes: Any, i: int, end: int) -> int:
-    """The rules that repeat one class, some behind an optional space (`\\s?`)."""
+    """The rules that repeat one class, some behind an optional space."""
     if rule == LAST_SPACES:
         j = i
         while j < end and classes[j] & CLASS == SPACE:
@@ -246,9 +246,9 @@ def match_run(rule: int, points: Any, classes: Any, i: int, end: int) -> int:
         found = i + 3 <= end and 0x30 <= points[i] <= 0x39 and 0x30 <= points[i + 1] <= 0x39
         return i + 3 if found and 0x30 <= points[i + 2] <= 0x39 else -(i + 1)
     j = i
-    if rule in (LISTED_WORD, LISTED_SIGNS, WORD, SIGNS) and classes[i] & CLASS == SPACE:
-        if i + 1 < end and belongs(rule, points[i + 1], classes[i + 1]):
-            j = i + 1
+    spaced = rule in (LISTED_WORD, LISTED_SIGNS, WORD, SIGNS) and classes[i] & CLASS == SPACE
+    if spaced and i + 1 < end and belongs(rule, points[i + 1], classes[i + 1]):
+        j = i + 1
     longest = end
     if rule in (NEWLINE, DIGIT):
         longest = min(end, i + 1)

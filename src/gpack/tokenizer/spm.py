@@ -207,34 +207,52 @@ class SpmEncoder:
                 scores[at] = score(joined[at])
         return symbols
 
-    def _merge_many(self, symbols: list[str]) -> list[str]:
-        """Merges with a heap of pairs; those that are out of date are known by their length."""
-        known, scores = self._ids, self._scores
+    def _merge_many(self, symbols: list[str]) -> list[str]:  # noqa: C901 - one loop over two kinds of heaps
+        """Merges with a heap of scores and, for each, a heap of places; what is out of date there is passed over."""
+        joins: dict[tuple[str, str], tuple[float, str] | None] = {}
+        places: dict[float, list[int]] = {}  # by negated score
+        ranks: list[float] = []
+
+        def offer(at: int, left: str, right: str) -> None:
+            """Notes the pair whose left part stands at a place, if it is a token."""
+            pair = (left, right)
+            if pair in joins:
+                found = joins[pair]
+            else:
+                token_id = self._ids.get(left + right)
+                found = joins[pair] = None if token_id is None else (-self._scores[token_id], left + right)
+            if found is None:
+                return
+            waiting = places.get(found[0])
+            if waiting is None:
+                waiting = places[found[0]] = []
+                heapq.heappush(ranks, found[0])
+            heapq.heappush(waiting, at)
+
         following = [*range(1, len(symbols)), -1]
         before = list(range(-1, len(symbols) - 1))
-        heap = [
-            (-scores[known[text]], at, len(text))
-            for at, text in enumerate(left + right for left, right in pairwise(symbols))
-            if text in known
-        ]
-        heapq.heapify(heap)
-        while heap:
-            _, left, length = heapq.heappop(heap)
-            right = following[left]
-            if right < 0 or not symbols[left] or len(symbols[left]) + len(symbols[right]) != length:
+        for at, (one, two) in enumerate(pairwise(symbols)):
+            offer(at, one, two)
+        while ranks:
+            waiting = places[ranks[0]]
+            if not waiting:
+                del places[heapq.heappop(ranks)]
                 continue
-            merged = symbols[left] = symbols[left] + symbols[right]
-            symbols[right] = ""
+            left = heapq.heappop(waiting)
+            right = following[left]
+            if right < 0 or not symbols[left]:
+                continue
+            # Any pair of this score at this place counts: if it is not the one that was noted, it was noted itself.
+            found = joins[symbols[left], symbols[right]]
+            if found is None or found[0] != ranks[0]:
+                continue
+            symbols[left], symbols[right] = found[1], ""
             after = following[left] = following[right]
             if after >= 0:
                 before[after] = left
-                text = merged + symbols[after]
-                if text in known:
-                    heapq.heappush(heap, (-scores[known[text]], left, len(text)))
-            if (first := before[left]) >= 0:
-                text = symbols[first] + merged
-                if text in known:
-                    heapq.heappush(heap, (-scores[known[text]], first, len(text)))
+                offer(left, found[1], symbols[after])
+            if before[left] >= 0:
+                offer(before[left], symbols[before[left]], found[1])
         return [symbol for symbol in symbols if symbol]
 
     def _bytes(self, character: str) -> list[int]:

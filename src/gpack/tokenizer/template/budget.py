@@ -50,7 +50,7 @@ class Budget:
         self._output_limit = limits.output + input_size
         self._output = self._output_limit
         self._depth = limits.depth
-        self._look = self._steps - _CLOCK_STEPS
+        self._look = max(self._steps - _CLOCK_STEPS, 0)
         self._deadline = time.monotonic() + limits.seconds
         self.max_depth = limits.depth
 
@@ -64,7 +64,7 @@ class Budget:
         if self._steps < self._look:
             if self._steps < 0:
                 raise limit(f"the template takes more than {self._steps_limit} steps")
-            self._look = self._steps - _CLOCK_STEPS
+            self._look = max(self._steps - _CLOCK_STEPS, 0)
             self._look_at_clock()
 
     def make(self, size: int) -> None:

@@ -10,23 +10,37 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any
 
 from . import text
 from .budget import Budget, limit
-from .methods import METHODS, attribute, joined, pairs, printf, replaced
+from .formatting import printf
+from .lists import (
+    as_list,
+    at_path,
+    batch,
+    default,
+    dictsort,
+    extreme,
+    first,
+    groupby,
+    items,
+    last,
+    reverse,
+    slices,
+    sort,
+    total,
+    unique,
+)
+from .methods import METHODS, attribute, joined, replaced
 from .tests import run_test
 from .values import (
     NUMBERS,
     Generated,
-    Group,
     Missing,
     Value,
-    add,
     concat,
     demand,
     fault,
-    get_item,
     iterate,
     length,
     measure,
@@ -111,7 +125,7 @@ def _replace(budget: Budget, value: Value, old: Value, new: Value, count: Value 
 def _join(budget: Budget, value: Value, d: Value = "", attribute: Value = None) -> str:
     found = iterate(budget, value)
     if attribute is not None:
-        found = [_path(budget, element, attribute) for element in found]
+        found = [at_path(budget, element, attribute) for element in found]
     return joined(budget, show(budget, d), [show(budget, element) for element in found])
 
 
@@ -191,140 +205,6 @@ def _abs(_: Budget, value: Value) -> Value:
     return abs(value)
 
 
-# ------------------------------------------------------------ lists
-
-
-def _path(budget: Budget, element: Value, path: Value) -> Value:
-    """The attribute or item at `a.b.0` of an element."""
-    if isinstance(path, int):
-        return get_item(budget, element, path)
-    for part in str(path).split("."):
-        element = get_item(budget, element, int(part) if part.isdigit() else part)
-    return element
-
-
-def _list(budget: Budget, value: Value) -> list[Value]:
-    found = iterate(budget, value)
-    budget.make(8 * len(found))
-    return list(found)
-
-
-def _first(budget: Budget, value: Value) -> Value:
-    if isinstance(value, (list, tuple, str)) and value:
-        return get_item(budget, value, 0)
-    found = iterate(budget, value)
-    return found[0] if found else Missing("there is no first element: it is empty")
-
-
-def _last(budget: Budget, value: Value) -> Value:
-    if isinstance(value, (list, tuple, str)) and value:
-        return get_item(budget, value, -1)
-    found = iterate(budget, value)
-    return found[-1] if found else Missing("there is no last element: it is empty")
-
-
-def _reverse(budget: Budget, value: Value) -> Value:
-    if isinstance(value, str):
-        budget.make(len(value))
-        return text.item(value, slice(None, None, -1))
-    return Generated(reversed(iterate(budget, value)))
-
-
-def _default(_: Budget, value: Value, default_value: Value = "", boolean: Value = False) -> Value:
-    absent = isinstance(value, Missing) or (truth(boolean) and not truth(value))
-    return default_value if absent else value
-
-
-def _items(budget: Budget, value: Value) -> Value:
-    if isinstance(value, Missing):
-        return Generated()
-    if not isinstance(value, dict):
-        raise fault(f"a {type_name(value)} has no items")
-    return Generated(pairs(budget, value))
-
-
-def _sort_key(budget: Budget, value: Value, *, case_sensitive: Value) -> Value:
-    if isinstance(value, str):
-        budget.make(len(value))
-        budget.step(len(value) >> 4)
-        return text.plain(value) if truth(case_sensitive) else value.lower()
-    if isinstance(demand(value), (int, float)) or value is None:
-        return value
-    raise fault(f"a {type_name(value)} has no place in an order")
-
-
-def _sorted(budget: Budget, found: list[Value], keys: list[Value], *, reverse: Value = False) -> list[Value]:
-    budget.step(len(found) * max(len(found).bit_length(), 1))
-    order = sorted(range(len(found)), key=keys.__getitem__, reverse=truth(reverse))
-    return [found[at] for at in order]
-
-
-def _sort(
-    budget: Budget,
-    value: Value,
-    reverse: Value = False,
-    case_sensitive: Value = False,
-    attribute: Value = None,
-) -> list[Value]:
-    found = iterate(budget, value)
-    paths = [None] if attribute is None else attribute.split(",") if isinstance(attribute, str) else [attribute]
-    keys = [
-        tuple(
-            _sort_key(budget, element if path is None else _path(budget, element, path), case_sensitive=case_sensitive)
-            for path in paths
-        )
-        for element in found
-    ]
-    return _sorted(budget, found, keys, reverse=reverse)
-
-
-def _dictsort(
-    budget: Budget, value: Value, case_sensitive: Value = False, by: Value = "key", reverse: Value = False
-) -> list[Value]:
-    if not isinstance(value, dict) or by not in ("key", "value"):
-        raise fault("dictsort sorts a dict by key or by value")
-    found = pairs(budget, value)
-    keys = [_sort_key(budget, pair[by == "value"], case_sensitive=case_sensitive) for pair in found]
-    return _sorted(budget, found, keys, reverse=reverse)
-
-
-def _unique(budget: Budget, value: Value, case_sensitive: Value = False, attribute: Value = None) -> Value:
-    seen, kept = set(), Generated()
-    for element in iterate(budget, value):
-        found = element if attribute is None else _path(budget, element, attribute)
-        key = _sort_key(budget, found, case_sensitive=case_sensitive)
-        if key not in seen:
-            seen.add(key)
-            kept.append(element)
-    return kept
-
-
-def _extreme(choose: Callable[..., Any]) -> Filter:
-    def function(budget: Budget, value: Value, case_sensitive: Value = False, attribute: Value = None) -> Value:
-        found = iterate(budget, value)
-        if not found:
-            return Missing("there is no such element: it is empty")
-        keys = [
-            _sort_key(
-                budget,
-                element if attribute is None else _path(budget, element, attribute),
-                case_sensitive=case_sensitive,
-            )
-            for element in found
-        ]
-        return found[choose(range(len(found)), key=keys.__getitem__)]
-
-    return function
-
-
-def _sum(budget: Budget, value: Value, attribute: Value = None, start: Value = 0) -> Value:
-    total = start
-    for element in iterate(budget, value):
-        budget.step()
-        total = add(budget, total, element if attribute is None else _path(budget, element, attribute))
-    return total
-
-
 def _map(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
     found = iterate(budget, value) if truth(value) else []
     budget.step(4 * len(found))
@@ -333,7 +213,7 @@ def _map(budget: Budget, value: Value, *args: Value, **kwargs: Value) -> Value:
         default = kwargs.pop("default", None)
         if kwargs:
             raise fault(f"map does not take {', '.join(kwargs)}")
-        values = (_path(budget, element, path) for element in found)
+        values = (at_path(budget, element, path) for element in found)
         budget.make(8 * len(found))
         return Generated(default if has_default and isinstance(item, Missing) else item for item in values)
     if not args:
@@ -349,52 +229,13 @@ def _chosen(*, wanted: bool, by_attribute: bool) -> Filter:
         kept = Generated()
         for element in iterate(budget, value) if truth(value) else ():
             budget.step(4)
-            seen = _path(budget, element, path) if by_attribute else element
+            seen = at_path(budget, element, path) if by_attribute else element
             passes = run_test(budget, str(rest[0]), seen, rest[1:], kwargs) if rest else truth(seen)
             if passes == wanted:
                 kept.append(element)
         return kept
 
     return function
-
-
-def _groupby(
-    budget: Budget, value: Value, attribute: Value, default: Value = None, case_sensitive: Value = False
-) -> list[Value]:
-    found = iterate(budget, value)
-    groups: dict[Value, Group] = {}
-    for element in found:
-        label = _path(budget, element, attribute)
-        label = default if isinstance(label, Missing) and default is not None else label
-        key = _sort_key(budget, label, case_sensitive=case_sensitive)
-        groups.setdefault(key, Group((label, [])))[1].append(element)
-    return _sorted(budget, list(groups.values()), list(groups))
-
-
-def _batch(budget: Budget, value: Value, linecount: int, fill_with: Value = None) -> Value:
-    found = iterate(budget, value)
-    if not isinstance(linecount, int) or linecount < 1:
-        raise fault("a batch has at least one element")
-    rows = Generated(found[at : at + linecount] for at in range(0, len(found), linecount))
-    if rows and fill_with is not None:
-        budget.make(linecount)
-        rows[-1] += [fill_with] * (linecount - len(rows[-1]))
-    return rows
-
-
-def _slice(budget: Budget, value: Value, slices: int, fill_with: Value = None) -> Value:
-    found = iterate(budget, value)
-    if not isinstance(slices, int) or slices < 1:
-        raise fault("there is at least one slice")
-    budget.make(8 * slices)
-    size, longer = divmod(len(found), slices)
-    rows, at = Generated(), 0
-    for number in range(slices):
-        end = at + size + (number < longer)
-        fill = [fill_with] if fill_with is not None and number >= longer > 0 else []
-        rows.append(found[at:end] + fill)
-        at = end
-    return rows
 
 
 def _attr(budget: Budget, value: Value, name: Value) -> Value:
@@ -425,26 +266,26 @@ FILTERS: dict[str, Filter] = {
     "abs": _abs,
     "length": lambda _, value: length(value),
     "count": lambda _, value: length(value),
-    "list": _list,
-    "first": _first,
-    "last": _last,
-    "reverse": _reverse,
-    "default": _default,
-    "d": _default,
-    "items": _items,
-    "sort": _sort,
-    "dictsort": _dictsort,
-    "unique": _unique,
-    "min": _extreme(min),
-    "max": _extreme(max),
-    "sum": _sum,
+    "list": as_list,
+    "first": first,
+    "last": last,
+    "reverse": reverse,
+    "default": default,
+    "d": default,
+    "items": items,
+    "sort": sort,
+    "dictsort": dictsort,
+    "unique": unique,
+    "min": extreme(min),
+    "max": extreme(max),
+    "sum": total,
     "map": _map,
     "select": _chosen(wanted=True, by_attribute=False),
     "reject": _chosen(wanted=False, by_attribute=False),
     "selectattr": _chosen(wanted=True, by_attribute=True),
     "rejectattr": _chosen(wanted=False, by_attribute=True),
-    "groupby": _groupby,
-    "batch": _batch,
-    "slice": _slice,
+    "groupby": groupby,
+    "batch": batch,
+    "slice": slices,
     "attr": _attr,
 }

@@ -6,15 +6,13 @@ underscore in front. All of them charge for what they make.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from string import Formatter
+from collections.abc import Callable
 from typing import Any
 
 from . import text
-from .budget import Budget, limit
+from .budget import Budget
+from .formatting import format_fields
 from .values import (
-    NUMBERS,
     Function,
     Generated,
     Group,
@@ -22,23 +20,16 @@ from .values import (
     Missing,
     Namespace,
     Value,
-    concat,
     demand,
     equal,
     fault,
     iterate,
     key_of,
-    show,
     type_name,
 )
 
 Method = Callable[..., Value]
 
-_MAX_WIDTH = 10_000  # of a formatted field
-_PRINTF = re.compile(
-    r"%(?:\((?P<name>[^)]*)\))?(?P<flags>[-+ #0]*)(?P<width>\d{1,6})?(?:\.(?P<digits>\d{1,6}))?(?P<kind>.)"
-)
-_SPEC = re.compile(r"(?:.?[<>=^])?[-+ ]?z?#?0?(?P<width>\d{0,6})[_,]?(?:\.(?P<digits>\d{1,6}))?[a-zA-Z%]?", re.DOTALL)
 _PURE = (
     "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable",
     "isspace", "istitle", "isupper",
@@ -132,7 +123,7 @@ def _split(*, from_right: bool) -> Method:
         _charged(budget, value, sep)
         budget.make(8 * len(value) // max(len(sep), 1) if isinstance(sep, str) else 4 * len(value))
         if isinstance(value, text.Text):
-            budget.step(len(value) >> 1 if sep is None else value.count(_string(sep, "the separator")))
+            budget.step(len(value) if sep is None else 2 * value.count(_string(sep, "the separator")))
         return text.split(
             value, None if sep is None else _string(sep, "the separator"), maxsplit, from_right=from_right
         )
@@ -196,104 +187,6 @@ def _without(*, prefix: bool) -> Method:
         return text.item(value, slice(0, len(value) - size)) if value.endswith(affix) else value
 
     return method
-
-
-# ------------------------------------------------------------ formatting
-
-
-def printf(budget: Budget, template: str, values: list[Value], whole: Value) -> str:
-    """`template % values`.
-
-    Raises:
-        FormatError: `chat.render` where they do not fit together.
-    """
-    budget.make(len(template))
-    parts, at, waiting = [], 0, iter(values)
-    named = False
-    for match in _PRINTF.finditer(template):
-        parts.append(text.item(template, slice(at, match.start())))
-        at = match.end()
-        budget.step()
-        if match["kind"] == "%":
-            parts.append("%")
-            continue
-        if match["name"] is not None:
-            named = True
-            found = whole.get(match["name"], Missing(f"there is no {match['name']!r} to format")) \
-                if isinstance(whole, dict) else Missing("what is formatted has no names")  # fmt: skip
-            value = demand(found)
-        else:
-            value = next(waiting, _NOTHING)
-        parts.append(_printed(budget, match, value))
-    rest = text.item(template, slice(at, None))
-    if "%" in rest:
-        raise fault("an incomplete format")
-    if not named and next(waiting, _NOTHING) is not _NOTHING and not isinstance(whole, dict):
-        raise fault("not all values were used by the format")
-    return concat(budget, [*parts, rest])
-
-
-_NOTHING = object()
-
-
-def _printed(budget: Budget, match: re.Match[str], value: Value) -> str:
-    if value is _NOTHING:
-        raise fault("there are not enough values for the format")
-    kind, width, digits = match["kind"], int(match["width"] or 0), int(match["digits"] or 0)
-    if max(width, digits) > _MAX_WIDTH:
-        raise limit(f"a field of {max(width, digits)} characters")
-    if kind in "sra":
-        shown = show(budget, value)
-        if kind != "s" and isinstance(value, str):
-            shown = repr(value)
-        if match["digits"] is not None:
-            shown = text.item(shown, slice(0, digits))
-        gap = " " * (width - len(shown))
-        return concat(budget, (shown, gap) if "-" in match["flags"] else (gap, shown))
-    if kind not in "diouxXeEfFgGc" or not isinstance(demand(value), (*NUMBERS, str)):
-        raise fault(f"%{kind} cannot show a {type_name(value)}")
-    pattern = "%" + match["flags"] + (match["width"] or "") + (f".{digits}" if match["digits"] else "") + kind
-    return str(pattern % value)
-
-
-def _format(budget: Budget, template: str, *args: Value, **kwargs: Value) -> str:
-    """`template.format(...)`: fields by place or name, with a format, without attributes and items."""
-    budget.make(len(template))
-    parts: list[str] = []
-    ours = 0 not in text.mask_of(template)
-    counter: Iterator[Value] = iter(args)
-    for literal, field, spec, conversion in Formatter().parse(text.plain(template)):
-        if literal:
-            parts.append(text.trusted(literal) if ours else literal)
-        if field is None:
-            continue
-        if field and not (field.isdigit() or field.isidentifier()):
-            raise fault(f"the field {field!r} reaches into its value", code="chat.unsafe")
-        value = next(counter, _NOTHING) if not field else _field(field, args, kwargs)
-        if value is _NOTHING:
-            raise fault("there are not enough values for the format")
-        parts.append(_formatted(budget, value, spec or "", conversion))
-    return concat(budget, parts)
-
-
-def _field(field: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
-    if field.isdigit():
-        at = int(field[:9])
-        return args[at] if at < len(args) else _NOTHING
-    return kwargs.get(field, _NOTHING)
-
-
-def _formatted(budget: Budget, value: Value, spec: str, conversion: str | None) -> str:
-    if conversion in ("r", "a"):
-        value = repr(value) if isinstance(value, str) else show(budget, value)
-    if not spec:
-        return show(budget, value)
-    match = _SPEC.fullmatch(spec)
-    if match is None or max(int(match["width"] or 0), int(match["digits"] or 0)) > _MAX_WIDTH:
-        raise fault(f"the format {spec!r} is not understood")
-    if not isinstance(demand(value), (str, *NUMBERS)):
-        raise fault(f"the format {spec!r} cannot show a {type_name(value)}")
-    return format(text.plain(value) if isinstance(value, str) else value, spec)
 
 
 # ------------------------------------------------------------ dicts, lists, loops
@@ -391,7 +284,7 @@ _STRING: dict[str, Method] = {
     "join": joined,
     "removeprefix": _without(prefix=True),
     "removesuffix": _without(prefix=False),
-    "format": _format,
+    "format": format_fields,
 }
 _LIST: dict[str, Method] = {"count": _count, "index": _index, "copy": _copy}
 METHODS: dict[type, dict[str, Method]] = {

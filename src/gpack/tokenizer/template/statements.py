@@ -245,7 +245,7 @@ def macro(node: Node, name: str) -> Callable[[Frame], Function]:
     """The function that makes a macro, closed over the frame where it stands."""
     names = [arg.name for arg in node.args]
     defaults = dict(zip(names[len(names) - len(node.defaults) :], map(expression, node.defaults), strict=True))
-    inner, cost = body(node.body), weight(node.body)
+    inner, cost = body(node.body), 16 + weight(node.body)  # a call costs more than what it runs
     used = {each.name for each in node.find_all(nodes.Name)}
 
     def bind(frame: Frame, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Frame:

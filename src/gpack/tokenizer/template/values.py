@@ -260,7 +260,7 @@ def power(_: Budget, left: Value, right: Value) -> Value:
 def modulo(budget: Budget, left: Value, right: Value) -> Value:
     """`left % right`: the remainder, or a string formatted as printf does."""
     if isinstance(left, str):
-        from .methods import printf
+        from .formatting import printf
 
         return printf(budget, left, list(right) if isinstance(right, tuple) else [right], right)
     return _arithmetic("%", operator.mod, left, right)
