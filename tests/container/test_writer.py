@@ -20,8 +20,9 @@ from mutate import Pack
 
 from gpack import errors
 from gpack.container import atomic
+from gpack.container.pieces import Copy, Zeros
 from gpack.container.reader import Container
-from gpack.container.writer import Copy, GPackBuilder, Zeros
+from gpack.container.writer import GPackBuilder
 from gpack.generated.constants import SectionKind
 
 PRIVATE = 0x80000000
