@@ -23,8 +23,9 @@ _FEW = 24  # symbols up to which looking at every pair beats a heap
 _CACHED_PIECES = 1 << 16
 _CACHED_LENGTH = 64  # characters
 _CACHED_PAIRS = 1 << 18
-LONG = 200_000  # characters from which loading the compiled code pays
-LONG_WHEN_LOADED = 500
+LONG = 1_000_000  # characters from which loading the compiled code pays,
+LONG_PIECE = 40_000  # those of one piece from which it does,
+LONG_WHEN_LOADED = 500  # and those of a text from which it is faster once numba is there
 
 
 class BpeEncoder:
@@ -61,13 +62,21 @@ class BpeEncoder:
             ids = self._encode_compiled(text)
             if ids is not None:
                 return ids
-        return self.encode_plain(text)
+        found = pieces(text, self.rules)
+        if len(text) >= LONG_PIECE and self._compilable and max(map(len, found)) >= LONG_PIECE:
+            ids = self._encode_compiled(text)
+            if ids is not None:
+                return ids
+        return self._encode_pieces(found)
 
     def encode_plain(self, text: str) -> list[int]:
         """The same, in plain Python whatever the length."""
+        return self._encode_pieces(pieces(text, self.rules))
+
+    def _encode_pieces(self, found: list[str]) -> list[int]:
         ids: list[int] = []
         cache = self._cache
-        for piece in pieces(text, self.rules):
+        for piece in found:
             known = cache.get(piece)
             if known is None:
                 known = self._encode_piece(piece.encode("utf-8", "surrogateescape"))

@@ -8,6 +8,7 @@ compiled into their callers: a call counts references to every array, which cost
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numba
@@ -19,6 +20,8 @@ from . import split
 _SHORT = 48  # bytes of a piece up to which looking at all pairs beats bookkeeping
 _CACHED_LENGTH = 128  # bytes of a piece that is remembered
 _MULTIPLIER = 0x9E3779B97F4A7C15
+# numba keeps machine code as long as this file is unchanged; where `split` was edited later, it is compiled anew.
+_FRESH = os.stat(split.__file__).st_mtime <= os.stat(__file__).st_mtime + 60
 
 for _function in (
     split.contraction, split.spaces, split.match_gpt2, split.match_words, split.cased_word, split.match_cased,
@@ -30,7 +33,7 @@ for _function in (
 def _compile(function: Any) -> Any:
     """Compiles at the first call; machine code is kept on disk where the package's folder or the user's is writable."""
     try:
-        return numba.njit(function, cache=True, nogil=True)
+        return numba.njit(function, cache=_FRESH, nogil=True)
     except RuntimeError:  # no place for a cache
         return numba.njit(function, nogil=True)
 
