@@ -20,7 +20,7 @@ demo: $(VENV)/.installed  ## install, take a real model, convert, verify, inspec
 	@$(BIN)/python -m demo --python $(BIN)/python --place $(DEMO)
 
 test: $(VENV)/.installed  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 codegen: $(VENV)/.installed  ## regenerate everything from schema/*.yaml
 	$(BIN)/python -m codegen $(SCHEMAS)

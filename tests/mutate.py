@@ -76,6 +76,7 @@ class Section:
         late: Fields of the entry that are changed behind the manifest's back.
         gap: Further bytes in front, beyond the alignment.
         at: Offset, where it is not the least one.
+        place: Where the bytes were put, whatever the entry says.
     """
 
     entry: s.GPackSectionEntryV1
@@ -84,6 +85,7 @@ class Section:
     late: dict[str, Any] = field(default_factory=dict)
     gap: int = 0
     at: int | None = None
+    place: int = 0
 
 
 @dataclass
@@ -169,7 +171,7 @@ class Pack:
         """The header record of a section."""
         return HEADERS[kind].decode(self.section(kind).data)
 
-    def set(self, kind: int, **fields: Any) -> None:
+    def set(self, kind: int, /, **fields: Any) -> None:
         """Changes fields of a section's header record."""
         self._set_record(kind, HEADERS[kind], 0, fields)
 
@@ -283,14 +285,14 @@ class Pack:
         footer = s.GPackFooterV1(
             manifest_offset=header.manifest_offset,
             section_table_offset=table,
-            total_payload_bytes=sum({**vars_of(x.entry), **x.late}["size"] for x in self.sections),
+            total_payload_bytes=sum(x.late.get("size", x.entry.size) for x in self.sections) % (1 << 64),
             manifest_sha256=sha256(manifest if own else b"").digest(),
         )
         _assign(header, self.header)
         _assign(footer, self.footer)
         made = bytearray(places["footer"] + FOOTER)
         for section in self.sections:
-            made[section.entry.offset : section.entry.offset + len(section.data)] = section.data
+            made[section.place : section.place + len(section.data)] = section.data
         for index, section in enumerate(self.sections):
             entry = copy.copy(section.entry)
             _assign(entry, section.late)
@@ -309,12 +311,13 @@ class Pack:
 
     def _place(self, section: Section, end: int) -> int:
         entry = section.entry
-        entry.offset = up(end, entry.alignment or 64) + section.gap if section.at is None else section.at
+        section.place = up(end, entry.alignment or 64) + section.gap if section.at is None else section.at
+        entry.offset = section.place
         entry.size = len(section.data)
         entry.sha256 = sha256(section.data).digest()
         _assign(entry, section.bound)
-        self.places.setdefault(entry.kind, entry.offset)
-        return int(max(end, entry.offset + len(section.data)))
+        self.places.setdefault(entry.kind, section.place)
+        return max(end, section.place + len(section.data))
 
     def _manifest(self, header: s.GPackHeaderV1) -> bytes:
         manifest = copy.deepcopy(self.manifest)
@@ -330,11 +333,6 @@ def bound(entry: s.GPackSectionEntryV1) -> dict[str, Any]:
     """A directory entry as the manifest repeats it."""
     record = {name: getattr(entry, name) for name in ("kind", "flags", "offset", "size", "alignment", "item_count")}
     return record | {"name": entry.name.split(b"\0")[0].decode(), "sha256": entry.sha256.hex()}
-
-
-def vars_of(entry: s.GPackSectionEntryV1) -> dict[str, Any]:
-    """The entry's fields."""
-    return {name: getattr(entry, name) for name in entry.FIELDS}
 
 
 def _assign(record: Any, fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Valid packs for tests, made once per process: converted from tiny GGUFs, then completed by hand where no converter is.
+"""Valid packs for tests, made once per process: converted from tiny GGUFs, then completed by hand.
 
 `everything` and `small` hold all fifteen kinds of sections; `external` keeps its experts in two shards;
 `vocabulary` has no tensors, `plain` has nothing but the mandatory sections.

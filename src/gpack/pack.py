@@ -1,6 +1,6 @@
 """`gpack.open`: tensors, metadata and sections of a pack.
 
-Opening needs the standard library alone; numpy is imported when the first tensor is asked for.
+Opening needs the lighter half of the standard library; numpy is imported when the first tensor is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from .generated.structs import (
     TensorIndexHeaderV1,
     TensorIndexRowV1,
 )
-from .sections.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from .sections.metadata import MetadataTable
     from .sections.shards import ShardFile, ShardFolder
+    from .sections.table import Table
     from .sections.tokenizer import TokenizerTable
     from .tensor import Tensor
 
@@ -108,6 +108,8 @@ class Pack:
     def tensors(self) -> Table[TensorIndexHeaderV1, TensorIndexRowV1]:
         """TensorIndexBin, sorted by name; rows are decoded when they are asked for."""
         if self._tensors is None:
+            from .sections.table import Table
+
             data = self.section(SectionKind.TENSOR_INDEX_BIN)
             self._tensors = Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section="TensorIndexBin")
         return self._tensors
@@ -233,6 +235,8 @@ class Pack:
         Raises:
             MissingError: The pack has no routed experts.
         """
+        from .sections.table import Table
+
         data = self.section(SectionKind.EXPERT_LAYOUT_BIN)
         return Table(data, ExpertLayoutHeaderV1, ExpertLayoutRowV1, section="ExpertLayoutBin")
 
@@ -254,6 +258,8 @@ class Pack:
                 f"routed experts of rank {row.n_dims}, not 3", code="tensor.role",
                 path=self.container.path, section="TensorIndexBin", field="n_dims",
             )  # fmt: skip
+        from .sections.table import Table
+
         layout: Any = (
             self.expert_layout
             if row.home == SectionKind.EXPERT_BLOBS

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import UsageError
+from .errors import UnsupportedError, UsageError
 from .generated.constants import GgmlType
 
 # Types that numpy has; all others are bytes, a whole row of blocks in the last axis.
@@ -60,7 +60,10 @@ class Tensor(np.ndarray[Any, Any]):
         strides = strides[len(strides) - len(shape) :] if shape else []
         if stride is not None:
             strides[0] = stride
-        made = super().__new__(cls, shape, dtype, buffer, 0, tuple(strides))
+        # numpy would keep the mapping's object alive but not hold its buffer, so that closing it unmaps the bytes under
+        # the array. An array over the memoryview holds it.
+        held = np.asarray(buffer)
+        made = super().__new__(cls, shape, dtype, held, 0, tuple(strides))
         made.flags.writeable = False
         made.name, made.ggml_type, made.dims = name, ggml_type, dims
         return made
@@ -101,7 +104,9 @@ class Tensor(np.ndarray[Any, Any]):
 
         if self.ggml_type is None or self.dtype != array_layout(self.ggml_type, self.dims)[1]:
             raise UsageError("the array is not a part of a tensor", code="quants.partial_row", field=self.name)
-        if self.ggml_type in NUMPY_TYPES and self.dtype.kind != "c":
+        if self.dtype.kind == "c":
+            raise UnsupportedError("complex numbers are no float32", code="quants.no_codec", field=self.name)
+        if self.ggml_type in NUMPY_TYPES:
             return np.array(self, np.float32, subok=False)
         whole = array_layout(self.ggml_type, self.dims)[0]
         if self.ndim == 0 or self.shape[-1:] != whole[-1:] or self.strides[-1] != 1:

@@ -69,8 +69,8 @@ def test_forced_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_to_do_shows_nothing(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), Progress(0, "convert") as progress:
-        progress.update(0)
+    with redirect_stderr(terminal), Progress("convert") as progress:
+        progress.update(0, 0)
     assert terminal.getvalue() == ""
 
 
@@ -80,21 +80,26 @@ def test_a_closed_or_missing_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (closed, None):
         monkeypatch.setattr(sys, "stderr", stream)
         with Progress("convert") as progress:
-            progress.update(1)
+            progress.update(1, 1)
         assert not progress.enabled
 
 
 def test_errors_pass_and_the_bar_goes(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), pytest.raises(KeyError), Progress("convert") as progress:
+    def fail(progress: Progress) -> None:
+        progress.update(1, 2)
+        assert progress._bar is not None
         raise KeyError
+
+    with redirect_stderr(terminal), pytest.raises(KeyError), Progress("convert") as progress:
+        fail(progress)
     assert progress._bar is None
-    progress.update(1)  # after the end: nothing
+    assert terminal.getvalue().endswith("\r")  # the line was cleared
 
 
 def test_without_a_bar_tqdm_is_not_imported() -> None:
     program = (
         "import sys; from gpack.cli.progress import Progress\n"
-        "with Progress(9, 'x') as p: p.update(9)\n"
+        "with Progress('x') as p: p.update(9, 9)\n"
         "sys.exit('tqdm' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.PIPE)

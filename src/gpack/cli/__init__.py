@@ -35,7 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
     try:
-        _catch_termination()
         _print_anything()
         status = _run(arguments)
         sys.stdout.flush()
@@ -43,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except errors.GpackError as error:
         return _fail(error, as_json=as_json)
     except BrokenPipeError:
-        # The reader of our output has gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return errors.EXIT_OK
     except KeyboardInterrupt:
         print("guild: interrupted; nothing was changed", file=sys.stderr)
@@ -69,6 +67,13 @@ def _run(arguments: list[str]) -> int:
     command = arguments[0] if arguments else ""
     if command not in COMMANDS:
         return _without_command(command)
+    if command == "verify":
+        from .verify import quick_file, run_quick
+
+        path = quick_file(arguments[1:])
+        if path is not None:
+            return run_quick(path)
+    _catch_termination()
     import argparse
     from importlib import import_module
 
@@ -120,13 +125,21 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
     if as_json:
         import json
 
-        print(json.dumps({"ok": False, "error": error.to_dict()}, indent=2))
+        try:
+            print(json.dumps({"ok": False, "error": error.to_dict()}, indent=2), flush=True)
+        except BrokenPipeError:
+            _drop_output()
     else:
         from .table import printable
 
         # Names in it come from the file.
         print(printable(f"guild: error: {error}"), file=sys.stderr)
     return error.exit_code
+
+
+def _drop_output() -> None:
+    """The reader of our output has gone and there is nobody to tell: what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_anything() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..container.structure import section_name
 from ..convert.plan import Plan
+from ..errors import GpackError, UnsupportedError
 from ..generated import constants as c
 from ..generated import structs
 from ..pack import Pack
@@ -69,13 +70,12 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -
 
 
 def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False) -> dict[str, Any]:
-    """A GGUF, described as the pack that it would become; tensors of unknown types are listed too.
+    """A GGUF, described as the pack that it would become; one that cannot become a pack is listed too, with the reason.
 
     Raises:
         GpackError: The file cannot be read.
     """
     with GgufSource.open(path, allow_unknown_types=True) as source:
-        known = [tensor for tensor in source.tensors if tensor.ggml_type in c.GgmlType.NAMES]
         told: dict[str, Any] = {
             "file": path,
             "format": f"GGUF version {source.version}",
@@ -92,11 +92,12 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False) -
             ],
             "types": _by_type((t.ggml_type, math.prod(t.dims), max(t.byte_size, 0)) for t in source.tensors),
         }
-        if len(known) == len(source.tensors):
-            manifest = Plan(source).manifest
+        try:
+            manifest = _plan(source).manifest
             told |= {part: manifest[part] for part in ("model", "experts", "tokenizer", "mtp") if part in manifest}
-        else:
+        except GpackError as error:
             told["model"] = _bare_model(source)
+            told["problem"] = error.to_dict()
         if tensors:
             told["tensors"] = [
                 {
@@ -234,8 +235,23 @@ def _json_safe(value: Any) -> Any:
     return value
 
 
+def _plan(source: GgufSource) -> Plan:
+    """What the source would become.
+
+    Raises:
+        GpackError: It cannot be converted.
+    """
+    for tensor in source.tensors:
+        if tensor.ggml_type not in c.GgmlType.NAMES:
+            raise UnsupportedError(
+                f"the tensor {tensor.name!r} is of unknown type {tensor.ggml_type}",
+                code="gguf.tensor_type", field=tensor.name,
+            )  # fmt: skip
+    return Plan(source)
+
+
 def _bare_model(source: GgufSource) -> dict[str, Any]:
-    """What can be said of a model some of whose tensors are of unknown types."""
+    """What can be said of a model that cannot be converted."""
     return {
         "name": str(source.get("general.name", "unknown")),
         "architecture": str(source.get("general.architecture", "unknown")),

@@ -146,6 +146,8 @@ def _head(told: dict[str, Any]) -> str:
     if "manifest_sha256" in told:
         lines.append(f"manifest sha256 {told['manifest_sha256']}")
         lines.append(f"flags {' '.join(told['flags'])}")
+    if "problem" in told:
+        lines.append(printable(f"cannot be converted: {told['problem']['message']} [{told['problem']['code']}]"))
     return "\n".join(lines)
 
 

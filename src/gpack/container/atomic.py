@@ -42,9 +42,11 @@ class AtomicFile:
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _reserve(self.descriptor, size)
-        except OSError as error:
+        except BaseException as error:
             self._discard()
-            raise write_error(error, self.destination, size) from error
+            if isinstance(error, OSError):
+                raise write_error(error, self.destination, size) from error
+            raise
 
     def write_at(self, data: bytes | memoryview, offset: int) -> None:
         """Writes all of the data at a byte offset.

@@ -12,14 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import FormatError
-from ..generated.constants import MAX_MANIFEST_DEPTH, MAX_NUMBER
+from ..generated.constants import MAX_MANIFEST, MAX_MANIFEST_DEPTH, MAX_NUMBER
 from ..generated.json_schemas import MANIFEST
 from ..generated.structs import GPackHeaderV1, GPackSectionEntryV1
 from .strict_json import JsonFaultError, parse_object, shorten
 from .structure import section_name
-
-# A manifest lists sections and a few numbers; one beyond this size is no manifest.
-MAX_MANIFEST = 16 << 20
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,

@@ -63,6 +63,8 @@ def open_file(path: str | os.PathLike[str]) -> tuple[int, int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise path_error(error, path) from error
+    except ValueError as error:
+        raise errors.PathError(f"no path: {error}", code="io.not_found", path=repr(path)) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)

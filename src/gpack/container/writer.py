@@ -16,7 +16,7 @@ from .. import errors
 from ..generated import constants as c
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .atomic import AtomicFile
-from .manifest import canonical, section_record
+from .manifest import canonical, schema_faults, section_record
 from .pieces import Block, Payload, gather_chunks
 from .reader import check_manifest_digest
 from .report import Report
@@ -112,9 +112,12 @@ class GPackBuilder:
         """Where everything will lie; nothing is read or written.
 
         Raises:
-            FormatError: The manifest cannot be written.
+            FormatError: The manifest cannot be written, or does not follow its schema.
         """
-        return Layout.plan(self)
+        made = Layout.plan(self)
+        for field_path, message in schema_faults(made.manifest(self)):
+            raise errors.FormatError(message, code="manifest.schema", section="ManifestJson", field=field_path)
+        return made
 
     def build(
         self,

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ..container.writer import GPackBuilder
-from ..errors import FormatError
+from ..errors import FormatError, UsageError
 from ..generated.constants import ExpertRole, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
@@ -69,7 +69,10 @@ class Plan:
 
         Raises:
             FormatError: The metadata cannot be stored.
+            UsageError: The name is no text.
         """
+        if name is not None and any("\ud800" <= char <= "\udfff" for char in name):
+            raise UsageError(f"the name {name!r} is no UTF-8", code="usage")
         self.source = source
         self.external = external
         self.dense_columns = dense_columns or {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..generated.constants import (
     CACHE_LINE,
+    MAX_ROWS,
     PAGE,
     SECTION_NAMES,
     ExpertFlags,
@@ -82,7 +83,8 @@ def _external(row: ExpertLayoutRowV1) -> bool:
 def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> list[ExpertShardRowV1]:
     header = checked.header
     size, count = header.shard_row_size, header.num_shards
-    if size < ExpertShardRowV1.SIZE or header.ofs_shards + count * size > min(header.ofs_heap, len(data)):
+    end = header.ofs_shards + count * size
+    if count > MAX_ROWS or size < ExpertShardRowV1.SIZE or end > min(header.ofs_heap, len(data)):
         return []  # reported as expert.shard_table
     shards = [ExpertShardRowV1.decode(data, header.ofs_shards + index * size) for index in range(count)]
     check_heap(checked, shards, "shards", header.ofs_shards, size, end=True)
@@ -246,7 +248,8 @@ def check_mtp(context: Context) -> None:
     context.tables[MTP] = checked
     context.check_zero("blob.padding", mtp.SECTION, base + header.ofs_heap + header.len_heap, base + header.ofs_data)
     _check_mtp_bounds(checked)
-    _check_mtp_layout(context, checked)
+    if all(row.role in ExpertRole.NAMES for row in checked.rows):
+        _check_mtp_layout(context, checked)
     _check_mtp_rows(context, checked)
 
 

@@ -34,7 +34,7 @@ from .values import Value
 
 _BATCH = 1 << 16  # tokens or merges that are compared at a time
 _PIECE = 1 << 20  # bytes of a template that are decoded at a time
-_INTEGERS = (MetadataType.INT32, MetadataType.UINT32)
+_INTEGERS = tokenizer.TYPE_STUBS
 
 
 def check_tokenizer(context: Context) -> None:
@@ -50,9 +50,9 @@ def check_tokenizer(context: Context) -> None:
         return
     header = GbtHeaderV1.decode(data)
     report.add_broken(check_gbt_header_v1(header, section_size=len(data)), header, section, base=base)
-    context.check_items(SectionKind.TOKENIZER_BIN, header.vocab_size)
     if header.magic != GbtHeaderV1.MAGIC or gbt_v1_size(header) != len(data):
         return
+    context.check_items(SectionKind.TOKENIZER_BIN, header.vocab_size)
     table = tokenizer.TokenizerTable(data)
     places = gbt_v1_layout(header)
     _check_padding(context, data, base, places)

@@ -55,12 +55,13 @@ def _model(context: Context) -> dict[str, Any]:
         rows = context.tables[SectionKind.TENSOR_INDEX_BIN].rows
         by_type: dict[str, int] = defaultdict(int)
         for row in rows:
-            by_type[GgmlType.NAMES.get(row.ggml_type, "?")] += row.byte_size
+            by_type[GgmlType.NAMES.get(row.ggml_type, "")] += row.byte_size
         expected |= {
             "model.parameter_count": sum(prod(row.dims) for row in rows),
             "model.tensor_count": len(rows),
-            "model.bytes_by_type": dict(by_type),
         }
+        if "" not in by_type:
+            expected["model.bytes_by_type"] = dict(by_type)
     if not _metadata_is_clean(context):
         return expected
     get = context.metadata.get

@@ -1,10 +1,14 @@
 """BPE merges, from strings ("left right") to triples of token ids, for a whole vocabulary at once.
 
-A quarter of a million merges resolve in about 0.1 s: strings are looked up by a 64-bit hash, and every hit is then
-compared byte by byte, so a collision can only cost a merge its triple, never give it a wrong one.
+A quarter of a million merges resolve in about 0.1 s: strings are taken as words of eight bytes and looked up by a
+64-bit hash; every hit is then compared word by word, so a collision can only cost a merge its triple, never give it
+a wrong one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +17,16 @@ from .strings import StringTable
 
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint64]
 Octets = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 
 _SPACE = 0x20
-_BASE = 0x9E3779B97F4A7C15  # odd, so that no power of it vanishes modulo 2^64
+_WORD = 8  # bytes
+_MASKS = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)  # the low bytes of a word
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying loses nothing
+_FOLD = np.uint64(32)
+_LONG = 512  # bytes; longer strings are few, and taken one by one
 UNRESOLVED = -1
 
 
@@ -36,70 +45,106 @@ def resolve_merges(tokens: StringTable, merges: StringTable) -> tuple[Ids, bool]
         return triples, not len(merges)
     data = np.frombuffer(merges.data, np.uint8)
     split, valid = _first_spaces(data, merges)
-    lookup = _Vocabulary(tokens)
-    ends = merges.starts + merges.lengths
-    left_lengths, right_lengths = split - merges.starts, ends - split - 1
-    left = lookup.find(_hashes(data, merges.starts, left_lengths), data, merges.starts, left_lengths)
-    right = lookup.find(_hashes(data, split + 1, right_lengths), data, split + 1, right_lengths)
+    vocabulary = _Vocabulary(Runs(np.frombuffer(tokens.data, np.uint8), tokens.starts, tokens.lengths))
+    left_lengths, right_lengths = split - merges.starts, merges.starts + merges.lengths - split - 1
+    whole = Runs(data, merges.starts, left_lengths)
+    left = vocabulary.find(whole)
+    right = vocabulary.find(Runs(whole.data, split + 1, right_lengths))
     # The merged token is the merge without its space.
-    joined = np.delete(data, split[valid])
     gone: Positions = np.cumsum(valid) - valid
-    starts = merges.starts - gone
-    merged_lengths = left_lengths + right_lengths
-    merged = lookup.find(_hashes(joined, starts, merged_lengths), joined, starts, merged_lengths)
-    found = np.stack([left, right, merged], axis=1)
+    joined = Runs(np.delete(data, split[valid]), merges.starts - gone, left_lengths + right_lengths)
+    found = np.stack([left, right, vocabulary.find(joined)], axis=1)
     resolved = valid & (found >= 0).all(axis=1)
     triples[resolved] = found[resolved]
     return triples, bool(resolved.all())
 
 
-def _first_spaces(data: Octets, merges: StringTable) -> tuple[Positions, npt.NDArray[np.bool_]]:
+def _first_spaces(data: Octets, merges: StringTable) -> tuple[Positions, Flags]:
     """Where each merge is split, and whether it has a space there; others count as split at their start."""
     spaces = np.append(np.flatnonzero(data == _SPACE), len(data))
-    split = spaces[np.searchsorted(spaces, merges.starts + 1)]
+    split = spaces[np.searchsorted(spaces, np.minimum(merges.starts + 1, len(data)))]
     valid = split < merges.starts + merges.lengths
     return np.where(valid, split, merges.starts), valid
+
+
+class Runs:
+    """Strings as runs of bytes, fetched in words.
+
+    Attributes:
+        data: The bytes that they lie in.
+        starts, lengths: int64, one for each run; no run is shorter than 0.
+    """
+
+    def __init__(self, data: Octets, starts: Positions, lengths: Positions) -> None:
+        self.data = data
+        self.starts, self.lengths = starts, np.maximum(lengths, 0)
+        padded = np.concatenate([data, np.zeros(_WORD, np.uint8)])
+        self._words: Words = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
+
+    def words(self, rows: Positions, at: int) -> Words:
+        """The word of each of these runs that begins `at` bytes behind its start, zero bytes behind its end."""
+        words: Words = self._words[self.starts[rows] + at]
+        words &= _MASKS[np.minimum(self.lengths[rows] - at, _WORD)]
+        return words
+
+    def text(self, row: int) -> bytes:
+        """One run's bytes."""
+        start = int(self.starts[row])
+        return self.data[start : start + int(self.lengths[row])].tobytes()
+
+
+def _rows_by_word(lengths: Positions, rows: Positions) -> Iterator[tuple[int, Positions]]:
+    """Byte offsets 0, 8, 16, ... and which of the rows are longer than that."""
+    at = 0
+    while len(rows := rows[lengths[rows] > at]):
+        yield at, rows
+        at += _WORD
+
+
+def _hashes(runs: Runs) -> Words:
+    """A 64-bit hash of each run."""
+    hashes = runs.lengths.astype(np.uint64) * _FACTOR
+    for at, rows in _rows_by_word(runs.lengths, np.flatnonzero(runs.lengths <= _LONG)):
+        mixed = (hashes[rows] ^ runs.words(rows, at)) * _FACTOR
+        hashes[rows] = mixed ^ (mixed >> _FOLD)
+    for row in np.flatnonzero(runs.lengths > _LONG).tolist():
+        hashes[row] = int.from_bytes(blake2b(runs.text(row), digest_size=_WORD).digest(), "little")
+    return hashes
+
+
+def _equal(a: Runs, a_rows: Positions, b: Runs, b_rows: Positions) -> Flags:
+    """Whether runs of a and b, which have the same lengths pair by pair, have the same bytes too."""
+    lengths = b.lengths[b_rows]
+    same = np.ones(len(b_rows), np.bool_)
+    for at, pairs in _rows_by_word(lengths, np.flatnonzero(lengths <= _LONG)):
+        same[pairs] &= a.words(a_rows[pairs], at) == b.words(b_rows[pairs], at)
+    for pair in np.flatnonzero(lengths > _LONG).tolist():
+        same[pair] = a.text(int(a_rows[pair])) == b.text(int(b_rows[pair]))
+    return same
 
 
 class _Vocabulary:
     """The tokens, sorted by hash."""
 
-    def __init__(self, tokens: StringTable) -> None:
-        self.data = np.frombuffer(tokens.data, np.uint8)
-        self.starts, self.lengths = tokens.starts, tokens.lengths
-        hashes = _hashes(self.data, self.starts, self.lengths)
-        self.order = np.argsort(hashes, kind="stable")
+    def __init__(self, tokens: Runs) -> None:
+        self.tokens = tokens
+        hashes = _hashes(tokens)
+        self.order = np.argsort(hashes)
         self.sorted = hashes[self.order]
+        if (self.sorted[1:] == self.sorted[:-1]).any():  # a token twice: its ids by rank, which a fast sort mixes up
+            self.order = np.argsort(hashes, kind="stable")
 
-    def find(self, hashes: Hashes, data: Octets, starts: Positions, lengths: Positions) -> Positions:
-        """Ids of the strings at these places of the data; -1 where the vocabulary has none."""
-        # The last of equal hashes: the sort is stable, so that is the highest id.
-        place = np.searchsorted(self.sorted, hashes, side="right") - 1
-        ids = self.order[np.maximum(place, 0)]
-        hit = (place >= 0) & (self.sorted[np.maximum(place, 0)] == hashes) & (self.lengths[ids] == lengths)
-        hit[hit] = _equal(self.data, self.starts[ids[hit]], data, starts[hit], lengths[hit])
+    def find(self, runs: Runs) -> Positions:
+        """Ids of the strings; -1 where the vocabulary has none."""
+        hashes = _hashes(runs)
+        # A search for sorted values goes through the vocabulary once, instead of all over it for each.
+        asked = np.argsort(hashes)
+        places = np.empty(len(hashes), np.int64)
+        # The last of equal hashes is the highest id.
+        places[asked] = np.searchsorted(self.sorted, hashes[asked], side="right") - 1
+        ids = self.order[np.maximum(places, 0)]
+        lengths = self.tokens.lengths[ids]
+        hit = (places >= 0) & (self.sorted[np.maximum(places, 0)] == hashes) & (lengths == runs.lengths)
+        rows = np.flatnonzero(hit)
+        hit[rows] = _equal(self.tokens, ids[rows], runs, rows)
         return np.where(hit, ids, UNRESOLVED)
-
-
-def _equal(a: Octets, a_starts: Positions, b: Octets, b_starts: Positions, lengths: Positions) -> npt.NDArray[np.bool_]:
-    """Whether the runs of bytes at these places are the same, run by run."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    differs = a[a_starts[owner] + within] != b[b_starts[owner] + within]
-    same = np.ones(len(lengths), np.bool_)
-    same[owner[differs]] = False
-    return same
-
-
-def _hashes(data: Octets, starts: Positions, lengths: Positions) -> Hashes:
-    """A polynomial hash of each run of bytes, modulo 2^64; 0 of an empty run."""
-    longest = int(lengths.max(initial=0))
-    powers = np.ones(longest + 1, np.uint64)
-    powers[1:] = np.uint64(_BASE)
-    powers = np.multiply.accumulate(powers)
-    owner_ends = np.cumsum(lengths)
-    within = np.arange(int(owner_ends[-1])) - np.repeat(owner_ends - lengths, lengths)
-    terms = (data[np.repeat(starts, lengths) + within].astype(np.uint64) + np.uint64(1)) * powers[within]
-    # Differences of the running sum, since reduceat has no empty runs; wrapping arithmetic cancels out.
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-    return np.asarray(sums[owner_ends] - sums[owner_ends - lengths], np.uint64)

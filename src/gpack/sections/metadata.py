@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import FormatError
 from ..generated.constants import MetadataFlags
+from ..generated.rules import check_metadata_kv_row_v1
 from ..generated.structs import MetadataKvHeaderV1, MetadataKvRowV1
+from .check_values import ValueFaultError, check_value
 from .table import Table, build_table
 from .values import Value
 
@@ -35,10 +37,19 @@ class MetadataTable:
         return None if index is None else self.table.row(index)
 
     def value(self, row: MetadataKvRowV1) -> Value:
-        """The value of a row that is no stub."""
-        return Value(
-            self.table.text(row, "key"), row.value_type, row.element_type, row.count, self.table.bytes_of(row, "value")
-        )
+        """The value of a row that is no stub.
+
+        Raises:
+            FormatError: The row breaks a rule, or its bytes are no value of its type.
+        """
+        key, raw = self.table.text(row, "key"), self.table.bytes_of(row, "value")
+        for rule, field in check_metadata_kv_row_v1(row):
+            raise FormatError(f"{key}: {field} is {getattr(row, field)}", code=rule, section=SECTION, field=key)
+        try:
+            check_value(row.value_type, row.element_type, row.count, raw)
+        except ValueFaultError as error:
+            raise FormatError(f"{key}: {error}", code="metadata.value", section=SECTION, field=key) from error
+        return Value(key, row.value_type, row.element_type, row.count, raw)
 
     def rows(self) -> Iterator[MetadataKvRowV1]:
         """The rows in the order of the source."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..errors import FormatError
 from ..generated.constants import MetadataType
@@ -22,16 +23,32 @@ def restore_value(table: MetadataTable, row: MetadataKvRowV1, held: Callable[[],
         held: Gives TokenizerBin; called for stubs only.
 
     Raises:
-        FormatError: The row is a stub of a key that TokenizerBin does not hold.
+        FormatError: The row is a stub of a key that TokenizerBin does not hold so, or TokenizerBin is damaged.
     """
     if not is_stub(row):
         return table.value(row)
     key = table.table.text(row, "key")
-    rebuild = _REBUILD.get(key)
-    if rebuild is None:
+    stub = _STUBS.get(key)
+    if stub is None:
         raise FormatError(f"{key} is a stub", code="metadata.stub", section=SECTION, field=key)
-    raw = rebuild(held(), row.element_type)
-    return Value(key, row.value_type, row.element_type, row.count, raw)
+    tokens = held()
+    found, expected = (row.value_type, row.element_type, row.count), stub.holds(tokens)
+    if found[0] != expected[0] or found[1] not in expected[1] or found[2] != expected[2]:
+        message = f"type {found[0]}, elements of type {found[1]}, {found[2]} of them; TokenizerBin has {expected[2]}"
+        raise FormatError(f"{key}: {message}", code="metadata.stub", section=SECTION, field=key)
+    return Value(key, *found, stub.rebuild(tokens, row.element_type))
+
+
+class _Stub(NamedTuple):
+    """What TokenizerBin holds of a key.
+
+    Attributes:
+        holds: Value type, possible element types and count.
+        rebuild: Gives the value's bytes, for elements of that type.
+    """
+
+    holds: Callable[[TokenizerTable], tuple[int, tuple[int, ...], int]]
+    rebuild: Callable[[TokenizerTable, int], bytes]
 
 
 def _tokens(held: TokenizerTable, _: int) -> bytes:
@@ -46,6 +63,11 @@ def _types(held: TokenizerTable, element_type: int) -> bytes:
 
 def _merges(held: TokenizerTable, _: int) -> bytes:
     tokens = all_tokens(held)
+    # -1 is a merge that did not resolve, and then the metadata would hold the strings.
+    if ((held.triples < 0) | (held.triples >= len(tokens))).any():
+        raise FormatError(
+            "a merge names no token", code="tokenizer.triples", section=tokenizer.SECTION, field="triples"
+        )
     return _packed(tokens[left] + b" " + tokens[right] for left, right, _ in held.triples.tolist())
 
 
@@ -53,17 +75,27 @@ def _template(held: TokenizerTable, _: int) -> bytes:
     return bytes(held.chat_template)
 
 
-_REBUILD: dict[str, Callable[[TokenizerTable, int], bytes]] = {
-    tokenizer.TOKENS: _tokens,
-    tokenizer.TYPES: _types,
-    tokenizer.MERGES: _merges,
-    tokenizer.TEMPLATE: _template,
+_ARRAY, _STRING = MetadataType.ARRAY, MetadataType.STRING
+_STUBS = {
+    tokenizer.TOKENS: _Stub(lambda held: (_ARRAY, (_STRING,), len(held)), _tokens),
+    tokenizer.TYPES: _Stub(lambda held: (_ARRAY, (MetadataType.INT32, MetadataType.UINT32), len(held)), _types),
+    tokenizer.MERGES: _Stub(lambda held: (_ARRAY, (_STRING,), len(held.triples)), _merges),
+    tokenizer.TEMPLATE: _Stub(lambda _: (_STRING, (_STRING,), 1), _template),
 }
 
 
 def all_tokens(held: TokenizerTable) -> list[bytes]:
-    """The bytes of every token, by id."""
+    """The bytes of every token, by id.
+
+    Raises:
+        FormatError: The offsets do not cut the blob into tokens (`tokenizer.offsets`).
+    """
     blob, offsets = bytes(held.vocab_blob), held.offsets.tolist()
+    if offsets[0] != 0 or offsets[-1] != len(blob) or any(start > end for start, end in pairwise(offsets)):
+        raise FormatError(
+            f"offsets do not rise from 0 to {len(blob)}", code="tokenizer.offsets",
+            section=tokenizer.SECTION, field="offsets",
+        )  # fmt: skip
     return [blob[start:end] for start, end in pairwise(offsets)]
 
 

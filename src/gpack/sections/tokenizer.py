@@ -12,11 +12,13 @@ from ..generated.constants import MetadataType
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 from .merges import resolve_merges
 from .strings import StringTable
-from .values import Value
+from .values import DTYPES, INTEGERS, Value
 
 SECTION = "TokenizerBin"
 TOKENS, TYPES, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"
 TEMPLATE, EOS = "tokenizer.chat_template", "tokenizer.ggml.eos_token_id"
+# Element types that a stub of the token types may have.
+TYPE_STUBS = (MetadataType.INT32, MetadataType.UINT32)
 NORMAL = 1  # GGUF's token type of an ordinary token
 NO_ID = -1
 
@@ -149,14 +151,14 @@ def _strings(value: Value) -> StringTable:
 def _token_types(value: Value | None, vocab_size: int, stubs: set[str]) -> Bytes:
     if value is None:
         return np.full(vocab_size, NORMAL, np.uint8)
-    if value.value_type != MetadataType.ARRAY or value.element_type not in (MetadataType.INT32, MetadataType.UINT32):
-        raise _fault(TYPES, "it is no array of 32-bit integers")
+    if value.value_type != MetadataType.ARRAY or value.element_type not in INTEGERS:
+        raise _fault(TYPES, "it is no array of integers")
     if value.count != vocab_size:
         raise _fault(TYPES, f"it has {value.count} entries, the vocabulary has {vocab_size}")
-    signed = value.element_type == MetadataType.INT32
-    types = np.frombuffer(value.raw, "<i4" if signed else "<u4")
+    types = np.frombuffer(value.raw, DTYPES[value.element_type])
     fits = (types >= 0) & (types <= 255)
-    if fits.all():
+    # Arrays of other integers stay in the metadata: a stub says no more than that they were 32-bit.
+    if fits.all() and value.element_type in TYPE_STUBS:
         stubs.add(TYPES)
     return np.where(fits, types, 0).astype(np.uint8)
 
@@ -179,8 +181,8 @@ def _template(value: Value | None, stubs: set[str]) -> bytes:
     template = bytes(value.raw)
     try:
         template.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _fault(TEMPLATE, f"it is not UTF-8: {error}") from error
+    except UnicodeDecodeError:
+        return b""  # it cannot be rendered; the bytes stay in the metadata
     _fits(len(template), TEMPLATE)
     stubs.add(TEMPLATE)
     return template

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ..container.manifest import MAX_MANIFEST, binding_faults, canonical, parse_json, schema_faults
+from ..container.manifest import binding_faults, canonical, parse_json, schema_faults
 from ..container.reader import check_digests, check_manifest_digest
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
 from ..errors import FormatError
-from ..generated.constants import SectionKind
+from ..generated.constants import MAX_MANIFEST, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
 from .check_experts import check_experts, check_mtp
 from .check_metadata import check_assets, check_metadata, check_tokenizer

@@ -1,0 +1,117 @@
+"""`python -m bench`: measures GPACK and its peers by turns in the same run, and says which targets were reached.
+
+It makes its own files, in memory (/dev/shm) where there is room, and removes them whatever happens. Times are medians
+with the smallest and the largest, of the calmest rounds. The column `others` says how many cores other programs kept
+busy meanwhile: where that is not near 0, conversion and verification lacked the second core. Ratios mean more than
+times, since both sides had the same machine.
+Speed is no assertion: the exit code is 0 whether or not a target was reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpack.cli import units
+from gpack.cli.table import render
+
+from .cases import CASES, Bench
+from .measure import Row
+
+_MEMORY_DISK = Path("/dev/shm")
+# Two models and what is made of them; in memory, something must be left for everybody else.
+_SPACE = {False: 8 << 30, True: 1 << 30}
+_SPARE_MEMORY = 2 << 30
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the cases; the exit code is 0 unless a case could not run."""
+    options = _parse(argv)
+    signal.signal(signal.SIGTERM, _interrupt)  # the files go away then too
+    rows: list[Row] = []
+    status = 0
+    try:
+        with _folder(options.dir, quick=options.quick) as folder:
+            print(f"in {folder}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", file=sys.stderr)
+            bench = Bench(folder, options.rounds, options.quick)
+            for name in options.only or CASES:
+                print(f"{name} ...", file=sys.stderr, flush=True)
+                rows += CASES[name](bench)
+    except KeyboardInterrupt:
+        print("bench: interrupted; what was measured until then:", file=sys.stderr)
+        status = 130
+    print(_table(rows))
+    if options.json:
+        options.json.write_text(json.dumps(_document(options, rows), indent=2) + "\n")
+    return status
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="0.2 GB instead of 2 GB; without peers that take long")
+    parser.add_argument("--only", action="append", choices=CASES, help="one case; may be given several times")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each long job (default 5)")
+    parser.add_argument("--dir", type=Path, help="where to put the files (default: memory if there is room, else /tmp)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    return parser.parse_args(argv)
+
+
+@contextmanager
+def _folder(wanted: Path | None, *, quick: bool) -> Iterator[Path]:
+    """A temporary folder with enough room, removed at the end."""
+    need = _SPACE[quick]
+    place = wanted or (_MEMORY_DISK if _fits_in_memory(need) else Path(tempfile.gettempdir()))
+    free = shutil.disk_usage(place).free
+    if free < need:
+        raise SystemExit(f"bench: {place} has {units.size(free)} free, {units.size(need)} are needed; see --dir")
+    with tempfile.TemporaryDirectory(prefix="gpack-bench-", dir=place) as folder:
+        yield Path(folder)
+
+
+def _fits_in_memory(need: int) -> bool:
+    if not _MEMORY_DISK.is_dir() or shutil.disk_usage(_MEMORY_DISK).free < need:
+        return False
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    return available >= need + _SPARE_MEMORY
+
+
+def _table(rows: Sequence[Row]) -> str:
+    said = {None: "", True: "reached", False: "MISSED"}
+    cells = [(row.what, row.ours, row.peer, row.ratio, row.target, said[row.reached], _cores(row)) for row in rows]
+    return render(cells, ("what", "ours", "peer", "ratio", "target", "", "others"))
+
+
+def _cores(row: Row) -> str:
+    return "" if row.elsewhere is None else f"{row.elsewhere:.1f} cores"
+
+
+def _document(options: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "quick": options.quick,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "rows": [row.to_dict() for row in rows],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

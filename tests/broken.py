@@ -1,0 +1,59 @@
+"""The table of broken packs: for every rule of the schema, changes that break it and (almost) nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import packs
+from mutate import Pack
+
+Change = Callable[[Pack], object]
+Base = Callable[[], bytes]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to break a rule.
+
+    Attributes:
+        section, field: Where the report must place it.
+        change: Made to a copy of the base pack.
+        placed: The violation names a byte of the changed range.
+    """
+
+    rule: str
+    section: str
+    field: str
+    change: Change
+    base: Base
+    placed: bool
+
+    def sealed(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """The broken file, and the byte ranges that were changed."""
+        pack = Pack.parse(self.base())
+        self.change(pack)
+        return pack.seal(), pack.changed()
+
+    def __str__(self) -> str:
+        return f"{self.rule}-{self.section}.{self.field}"
+
+
+CASES: list[Case] = []
+
+
+def case(
+    rule: str, section: str, field: str, change: Change, *, base: Base = packs.everything, placed: bool = True
+) -> None:
+    """Enters a case into the table."""
+    CASES.append(Case(rule, section, field, change, base, placed))
+
+
+def steps(*changes: Change) -> Change:
+    """Several changes as one."""
+
+    def all_of_them(pack: Pack) -> None:
+        for change in changes:
+            change(pack)
+
+    return all_of_them

@@ -1,0 +1,89 @@
+"""Damage at every single place: a changed byte, a changed bit, a file cut anywhere. Nothing goes unseen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import packs
+import pytest
+from mutate import Pack
+
+from gpack.container.reader import Container
+from gpack.errors import GpackError
+from gpack.sections.verify import verify
+
+PARTS = 4
+
+
+def opens(path: Path) -> bool:
+    """Whether a quick open takes the file; any other exception than ours is a failure of the test."""
+    try:
+        Container.open(path).close()
+    except GpackError:
+        return False
+    return True
+
+
+def test_the_pack_has_every_kind_of_section() -> None:
+    kinds = [section.entry.kind for section in Pack.parse(packs.small()).sections]
+    assert kinds == list(range(15))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("kind", ["byte", "bit"])
+def test_every_flip_is_found(kind: str, part: int, tmp_path: Path) -> None:
+    data = packs.small()
+    path = tmp_path / "flipped.gpack"
+    path.write_bytes(data)
+    missed = []
+    with path.open("r+b", buffering=0) as file:
+        for place in range(part, len(data), PARTS):
+            mask = 0xFF if kind == "byte" else 1 << place // PARTS % 8
+            os.pwrite(file.fileno(), bytes([data[place] ^ mask]), place)
+            if verify(path).ok:
+                missed.append(place)
+            if kind == "byte":
+                opens(path)
+            os.pwrite(file.fileno(), data[place : place + 1], place)
+    assert missed == []
+    assert path.read_bytes() == data
+    assert verify(path).ok
+
+
+def test_a_quick_open_sees_what_it_reads(tmp_path: Path) -> None:
+    """Magics, sizes, places and the manifest; not flags that it does not know, reserved bytes, digests, payloads."""
+    data = packs.small()
+    pack = Pack.parse(data)
+    pack.seal()
+    manifest = pack.section(14)
+    path = tmp_path / "flipped.gpack"
+    seen = [*range(4), 6, 7, *range(12, 48), *range(manifest.place, manifest.place + len(manifest.data))]
+    seen += [*range(len(data) - 64, len(data) - 4)]
+    for place in seen:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        assert not opens(path), place
+
+
+@pytest.mark.parametrize("make", [packs.plain, packs.vocabulary])
+def test_every_truncation_is_found(make: object, tmp_path: Path) -> None:
+    assert callable(make)
+    data = make()
+    path = tmp_path / "cut.gpack"
+    path.write_bytes(data)
+    for length in reversed(range(len(data))):
+        os.truncate(path, length)
+        with pytest.raises(GpackError) as caught:
+            Container.open(path)
+        expected = {"header.complete"} if length < 128 else {"header.total_file_size"}
+        assert caught.value.code in expected
+        assert not verify(path).ok
+
+
+def test_every_length_of_trailing_bytes_is_found(tmp_path: Path) -> None:
+    data = packs.plain()
+    path = tmp_path / "long.gpack"
+    for extra in (b"\0", b"x" * 63, bytes(64), data[-64:], data):
+        path.write_bytes(data + extra)
+        assert not opens(path)
+        assert verify(path).report.counts == {"header.total_file_size": 1}
