@@ -40,9 +40,9 @@ def emit(schema: Schema) -> dict[str, str]:
 
 def ruff_format(source: str) -> str:
     """The source as ruff lays it out."""
-    for command in (["check", "--fix-only", "--select=I,F401"], ["format"]):
+    for command in (["check", "--fix-only", "--quiet", "--select=I,F401"], ["format"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "-q", "--isolated", "--line-length=120", "-"],
+            [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length=120", "-"],
             input=source, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -63,6 +63,7 @@ def _context(schema: Schema) -> dict[str, Any]:
         "default": _default,
         "flat_index": _flat_index,
         "numpy_format": _numpy_format,
+        "part_dtype": _part_dtype,
         "construct_type": _construct_type,
         "construct_part": _construct_part,
         "construct_expression": _construct_expression,
@@ -116,6 +117,11 @@ def _numpy_format(f: Field) -> str:
         return f"V{f.type.count}" if f.type.base == "bytes" else f"S{f.type.count}"
     scalar = f"<{f.type.base[0]}{f.type.element_size}"
     return f"({f.type.count},){scalar}" if f.type.is_array else scalar
+
+
+def _part_dtype(part: Part) -> str:
+    scalar = f'"<{part.type.base[0]}{part.type.element_size}"'
+    return f"({scalar}, ({part.type.count},))" if part.type.is_array else scalar
 
 
 # ---------------------------------------------------------------- construct

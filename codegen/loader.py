@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -355,6 +356,8 @@ def _check_names(schema: Schema) -> None:
             _need(f"{item.name}.{f.name}: flags", {f.flags} - {None}, {e.name for e in schema.flags})
             if f.unit is None and not f.reserved:
                 raise SchemaError(f"{item.name}.{f.name}: a unit is needed")
+            if keyword.iskeyword(f.name):
+                raise SchemaError(f"{item.name}.{f.name}: the name is a keyword of Python")
     for rule in schema.rules:
         _need(f"rule {rule.id}: implies", set(rule.implies), ids)
         expressions.validate(schema, rule)

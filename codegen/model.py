@@ -385,7 +385,6 @@ class Schema:
 
 def snake(name: str) -> str:
     """`GPackHeaderV1` -> `gpack_header_v1`, `MetadataKvBin` -> `metadata_kv_bin`."""
-    name = name.replace("GPack", "Gpack")
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 

@@ -89,6 +89,7 @@ CODES = {
     "convert.metadata": "the source's metadata cannot be stored",
     "convert.external": "the experts cannot stay outside of the pack",
     "export.incomplete": "the pack does not hold what the export promises",
+    "interrupted": "the user stopped the command",
     "internal": "a fault of this program",
 }
 
@@ -193,6 +194,12 @@ class InternalError(GpackError, RuntimeError):
     """A fault of this program."""
 
     exit_code = EXIT_INTERNAL
+
+
+class InterruptedRunError(GpackError):
+    """The user stopped the command."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class MissingError(GpackError, KeyError):

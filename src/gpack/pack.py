@@ -114,6 +114,9 @@ class Pack:
             self._tensors = Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section="TensorIndexBin")
         return self._tensors
 
+    def __repr__(self) -> str:
+        return f"<gpack.Pack {self.container.path!r}{' (closed)' if self.container.closed else ''}>"
+
     def __len__(self) -> int:
         return len(self.tensors)
 

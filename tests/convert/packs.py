@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from gguf_maker import Tensor, write_gguf
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import GpackError
 
-ORACLE = Path(__file__).parents[2].parent / "shared" / "oracle"
+ORACLE = Path(os.environ.get("GPACK_ORACLE", Path(__file__).parents[2].parent / "shared" / "oracle"))
 # Section kinds, as the mission numbers them.
 METADATA, TENSORS, DENSE_INDEX, DENSE, NATIVE_INDEX, NATIVE = range(6)
 EMBED, HEAD, PLE, EXPERT_LAYOUT, EXPERTS, TOKENIZER, ASSETS, MTP, MANIFEST = range(6, 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from gpack.errors import UnsupportedError, UsageError
 from gpack.generated.constants import GgmlType
 from gpack.quants import blocks, dequantize
 
-ORACLE = Path(__file__).parents[2].parent / "shared" / "oracle" / "dequant_blocks.npz"
+ORACLE = (
+    Path(os.environ.get("GPACK_ORACLE", Path(__file__).parents[2].parent / "shared" / "oracle")) / "dequant_blocks.npz"
+)
 # fmt: off
 ORACLE_TYPES = [
     "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K",

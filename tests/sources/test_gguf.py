@@ -33,7 +33,7 @@ from gpack.errors import (
 )
 from gpack.sources.gguf import GgufSource
 
-ORACLE = Path(__file__).parents[2].parent / "shared" / "oracle"
+ORACLE = Path(os.environ.get("GPACK_ORACLE", Path(__file__).parents[2].parent / "shared" / "oracle"))
 needs_oracle = pytest.mark.skipif(not ORACLE.is_dir(), reason=f"the reference files are not at {ORACLE}")
 
 

@@ -13,7 +13,7 @@ from gguf_maker import Entry, split_entries, tiny_llama, tiny_moe, write_gguf, w
 from gpack.errors import FormatError, GpackError, PathError
 from gpack.sources.gguf import GgufSource
 
-ORACLE = Path(__file__).parents[2].parent / "shared" / "oracle"
+ORACLE = Path(os.environ.get("GPACK_ORACLE", Path(__file__).parents[2].parent / "shared" / "oracle"))
 METADATA, TENSORS = tiny_moe()
 
 

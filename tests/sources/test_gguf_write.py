@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gpack.errors import FormatError, UnsupportedError
 from gpack.sources.gguf import GgufSource, Value
 from gpack.sources.gguf_write import build_header
 
-ORACLE = Path(__file__).parents[2].parent / "shared" / "oracle"
+ORACLE = Path(os.environ.get("GPACK_ORACLE", Path(__file__).parents[2].parent / "shared" / "oracle"))
 
 
 def rebuild(source: GgufSource) -> tuple[bytes, list[int], int]:

@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _print_anything()
         status = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except errors.GpackError as error:
         return _fail(error, as_json=as_json)
@@ -45,11 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return errors.EXIT_OK
     except KeyboardInterrupt:
-        print("guild: interrupted; nothing was changed", file=sys.stderr)
-        return errors.EXIT_INTERRUPTED
+        return _fail(
+            errors.InterruptedRunError("interrupted; no file was changed", code="interrupted"), as_json=as_json
+        )
     except OSError as error:
-        wrapped = errors.PathError(error.strerror or str(error), code="io.read", path=error.filename)
-        return _fail(wrapped, as_json=as_json)
+        # Files are opened, read and written elsewhere, with errors of ours; what is left is our own output.
+        _drop_output()
+        path = error.filename or "standard output"
+        wrapped = errors.PathError(f"cannot be written: {error.strerror or error}", code="io.write", path=path)
+        return _fail(wrapped, as_json=False)
     except MemoryError:
         return _fail(errors.PathError("out of memory", code="io.memory"), as_json=as_json)
     except Exception as error:
@@ -111,7 +116,9 @@ def _without_command(command: str) -> int:
         "",
         *(f"  {name:14}{text}" for name, text in COMMANDS.items()),
         "",
-        "`guild COMMAND --help` tells more. " + _EPILOG,
+        "`guild COMMAND --help` tells more.",
+        "",
+        _EPILOG,
     ]
     if command in ("", "-h", "--help"):
         print("\n".join(lines))
@@ -127,7 +134,7 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
 
         try:
             print(json.dumps({"ok": False, "error": error.to_dict()}, indent=2), flush=True)
-        except BrokenPipeError:
+        except OSError:
             _drop_output()
     else:
         from .table import printable
@@ -138,8 +145,9 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
 
 
 def _drop_output() -> None:
-    """The reader of our output has gone and there is nobody to tell: what is still buffered goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Our output cannot be written, and what is still buffered goes nowhere."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_anything() -> None:
@@ -150,7 +158,7 @@ def _print_anything() -> None:
 
 
 def _catch_termination() -> None:
-    """SIGTERM unwinds like Ctrl-C, so that temporary files go away."""
+    """SIGTERM and a closed terminal unwind like Ctrl-C, so that temporary files go away."""
     import signal
     import threading
 
@@ -160,3 +168,5 @@ def _catch_termination() -> None:
     # Outside the main thread it is somebody else's program, which keeps its own handlers.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` means it
+            signal.signal(signal.SIGHUP, stop)

@@ -31,10 +31,11 @@ TABLES: dict[int, tuple[Any, Any]] = {
     c.SectionKind.MTP_BLOB: (structs.MtpHeaderV1, structs.MtpRowV1),
 }
 SINGLES = (c.SectionKind.EMBED_BLOB, c.SectionKind.HEAD_BLOB, c.SectionKind.PLE_BLOB)
+ALL = c.MAX_NUMBER  # elements of metadata arrays to decode
 _DUMPED = 64  # first bytes of a blob that are shown
 
 
-def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -> dict[str, Any]:
+def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False, elements: int = ALL) -> dict[str, Any]:
     """A pack: model, sections, tensors by type, experts, tokenizer, draft layers.
 
     Raises:
@@ -65,11 +66,11 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False) -
                 restore_value(pack.metadata.table, row, lambda: pack.tokenizer_table)
                 for row in pack.metadata.table.rows()
             )
-            told["metadata"] = {value.key: _value(value) for value in values}
+            told["metadata"] = {value.key: _value(value, elements) for value in values}
         return told
 
 
-def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False) -> dict[str, Any]:
+def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, elements: int = ALL) -> dict[str, Any]:
     """A GGUF, described as the pack that it would become; one that cannot become a pack is listed too, with the reason.
 
     Raises:
@@ -107,7 +108,7 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False) -
                 for t in source.tensors
             ]  # fmt: skip
         if metadata:
-            told["metadata"] = {key: _value(value) for key, value in source.metadata.items()}
+            told["metadata"] = {key: _value(value, elements) for key, value in source.metadata.items()}
         return told
 
 
@@ -119,7 +120,9 @@ def describe_section(path: str, name: str) -> dict[str, Any]:
         GpackError: The pack cannot be opened or read.
     """
     with open_pack(path) as pack:
-        entry = pack.container.entry(int(name) if name.isdecimal() else name)
+        # Names are matched whatever their case.
+        kinds = {section_name(entry).lower(): entry.kind for entry in pack.container.entries}
+        entry = pack.container.entry(int(name) if name.isdecimal() else kinds.get(name.lower(), name))
         told: dict[str, Any] = {"file": path, "section": _entry(entry)}
         if entry.kind in TABLES:
             told |= _table(pack, entry)
@@ -217,11 +220,11 @@ def _by_type(tensors: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
     ]
 
 
-def _value(value: Value) -> dict[str, Any]:
+def _value(value: Value, elements: int) -> dict[str, Any]:
     name = c.MetadataType.NAMES[value.value_type].lower()
     if value.value_type == c.MetadataType.ARRAY:
         name = f"{c.MetadataType.NAMES[value.element_type].lower()}[{value.count}]"
-    return {"type": name, "count": value.count, "value": _json_safe(value.python())}
+    return {"type": name, "count": value.count, "value": _json_safe(value.head(elements))}
 
 
 def _json_safe(value: Any) -> Any:

@@ -12,7 +12,7 @@ from .. import errors
 from ..container.structure import open_file, read_at
 from ..generated.gguf.constants import GGUF_MAGIC
 from . import units
-from .describe import describe_gguf, describe_pack, describe_section
+from .describe import ALL, describe_gguf, describe_pack, describe_section
 from .imported import import_lines
 from .table import printable, render
 
@@ -20,6 +20,13 @@ DESCRIPTION = """\
 Show what a pack or a GGUF holds: the model, the sections with sizes, offsets and digests, tensors by type, experts and
 tokenizer. --tensors lists every tensor, --metadata every key, --section one section down to its rows.
 --extract NAME gives a raw tokenizer file back, on standard output or in the file that -o names."""
+
+
+# The order of a summary's facts; the manifest has them sorted by name.
+_ORDER = (
+    " model pre vocab_size merge_count eos_token_id has_chat_template mode layer_count blob_count tensor_count bytes "
+)
+_SHOWN = 50  # elements of an array that the text may show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +47,14 @@ def run(args: argparse.Namespace) -> int:
     if args.extract:
         return _extract(args)
     if args.section:
+        if is_gguf(args.file):
+            raise errors.UsageError("a GGUF has no sections", code="usage", path=args.file, hint="give a .gpack file")
         told = describe_section(args.file, args.section)
         print(json.dumps({"ok": True, **told}, indent=2) if args.json else _section_text(told))
         return errors.EXIT_OK
     describe = describe_gguf if is_gguf(args.file) else describe_pack
-    told = describe(args.file, tensors=args.tensors, metadata=args.metadata)
+    elements = ALL if args.json else _SHOWN
+    told = describe(args.file, tensors=args.tensors, metadata=args.metadata, elements=elements)
     if args.json:
         print(json.dumps({"ok": True, **told}, indent=2))
     else:
@@ -157,7 +167,8 @@ def _file_line(told: dict[str, Any]) -> str:
 
 
 def _pairs(title: str, values: dict[str, Any]) -> str:
-    shown = {key: value for key, value in values.items() if not isinstance(value, list)}
+    plain = {key: value for key, value in values.items() if not isinstance(value, list)}
+    shown = {key: plain[key] for key in sorted(plain, key=lambda key: (_ORDER.find(f" {key} "), key))}
     return f"{title}: " + printable(
         ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in shown.items())
     )

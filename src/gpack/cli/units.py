@@ -19,6 +19,11 @@ def count(number: float) -> str:
     return _scaled(number, 1000, _COUNTS)
 
 
+def plural(number: int, noun: str) -> str:
+    """A number with its noun: `1 rule`, `2 rules`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def rate(n_bytes: float, seconds: float) -> str:
     """Bytes to the second: `1.2 GiB/s`; a dash where no time has passed."""
     return f"{size(n_bytes / seconds)}/s" if seconds > 0 else "-"

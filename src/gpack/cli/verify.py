@@ -24,7 +24,9 @@ header and, where the pack records it (`guild convert --hash-shards`), of every 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file")
-    parser.add_argument("--quick", action="store_true", help="only what a quick open checks (about a millisecond)")
+    parser.add_argument(
+        "--quick", action="store_true", help="only what a quick open checks (well under a millisecond of work)"
+    )
     parser.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -133,7 +135,7 @@ def _print_text(result: Verification) -> None:
     speed = f"{units.size(result.bytes_hashed)} hashed in {units.duration(result.seconds)}"
     total = sum(report.counts.values())
     if result.ok and footer:
-        remarks = f", {total} warnings" if total else ""
+        remarks = f", {units.plural(total, 'warning')}" if total else ""
         print(f"{printable(result.path)}: OK ({len(result.structure.entries)} sections, {speed}{remarks})")
         print(f"manifest sha256 {footer.manifest_sha256.hex()}")
     elif report.ok:
@@ -141,7 +143,9 @@ def _print_text(result: Verification) -> None:
         judged = f"the pack is OK, {faulty} of {len(result.shards)} shards are not, {speed}"
         print(f"{printable(result.path)}: INVALID ({judged})")
     else:
-        print(f"{printable(result.path)}: INVALID ({total} violations of {len(report.counts)} rules, {speed})")
+        broken = f"{units.plural(total, 'violation')} of {units.plural(len(report.counts), 'rule')}"
+        print(f"{printable(result.path)}: INVALID ({broken}, {speed})")
+        print(report.hint or "Fetch the file again, or tell its writer; spec/GPACK.md explains the rules.")
 
 
 def _shard_text(shard: ShardCheck) -> str:

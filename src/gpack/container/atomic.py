@@ -22,16 +22,20 @@ class AtomicFile:
     """
 
     def __init__(self, destination: str | os.PathLike[str], size: int) -> None:
-        """Reserves `size` bytes.
+        """Reserves `size` bytes. Of a link, the file that it leads to is replaced.
 
         Raises:
-            PathError: The folder is missing or not writable, or the disk has not enough space.
+            PathError: The destination is there and no regular file, the folder is missing or not writable, or the disk
+                has not enough space.
         """
-        self.destination = Path(destination)
+        # Before the link is resolved, for an empty path means the current folder.
+        if not os.fspath(destination) or os.path.isdir(destination):
+            raise errors.PathError("the output is a directory", code="io.not_a_file", path=destination)
+        self.destination = Path(os.path.realpath(destination))
+        if self.destination.exists() and not self.destination.is_file():
+            raise errors.PathError("the output is a device or a pipe", code="io.not_a_file", path=destination)
         self.path = self.destination.with_name(f"{self.destination.name}.tmp.{os.getpid()}")
         self._committed = False
-        if self.destination.is_dir():
-            raise errors.PathError("the output is a directory", code="io.write", path=destination)
         try:
             remove_abandoned(self.destination)
             check_space(self.destination, size)
@@ -161,7 +165,12 @@ def write_error(error: OSError, destination: object, size: int) -> errors.PathEr
     """An operating system's error while writing, as ours."""
     if isinstance(error, errors.PathError):
         return error
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno == errno.EFBIG:
+        return errors.PathError(
+            "the file would be larger than the system allows", code="io.write", path=destination,
+            hint="see `ulimit -f` and what the file system can hold",
+        )  # fmt: skip
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return errors.PathError(
             f"the disk is full: {error.strerror} while {size} bytes were to be written",
             code="io.no_space", path=destination, hint="free space, or choose another disk",

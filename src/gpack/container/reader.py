@@ -88,9 +88,10 @@ class Container:
         if verify_all_hashes and report.ok:
             check_digests(descriptor, structure, path, report)
         fault = report.first_error()
-        if fault is not None or header is None or footer is None:
-            assert fault is not None
-            raise fault.error(path)
+        if fault is not None:
+            raise fault.error(path, report.hint)
+        if header is None or footer is None:
+            raise errors.InternalError("a sound file without header or footer", code="internal", path=path)
         return cls(path, descriptor, header, footer, structure, io)
 
     def find(self, section: int | str) -> GPackSectionEntryV1 | None:

@@ -42,7 +42,7 @@ class Violation:
         """`error` or `warning`."""
         return RULES[self.rule].severity
 
-    def error(self, path: object) -> errors.GpackError:
+    def error(self, path: object, hint: str | None = None) -> errors.GpackError:
         """The violation as the exception that the rule asks for."""
         kind: type[errors.GpackError] = getattr(errors, RULES[self.rule].error)
         return kind(
@@ -52,6 +52,7 @@ class Violation:
             section=self.section,
             field=self.field,
             offset=self.offset,
+            hint=hint,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,11 +76,13 @@ class Report:
     Attributes:
         violations: What was kept, in the order of finding.
         counts: Rule id to the number of violations, kept or not.
+        hint: What the user can do about them, where the file itself tells.
     """
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self.counts: dict[str, int] = {}
+        self.hint: str | None = None
 
     def add(self, rule: str, section: str, field: str, offset: int | None, message: str) -> None:
         """Records a violation; the message says what was found, the rule's text is put behind it."""
@@ -91,12 +94,17 @@ class Report:
             )
 
     def add_broken(
-        self, broken: list[tuple[str, str]], record: Any, section: str, *, base: int | None, prefix: str = ""
+        self, broken: list[tuple[str, str]], record: Any, section: str, *, base: int, prefix: str = "", **facts: int
     ) -> None:
-        """Records what a generated check returned for a record that starts at file offset `base`."""
+        """Records what a generated check returned for a record that starts at file offset `base`.
+
+        Args:
+            facts: What else the check knew, such as `file_size`.
+        """
+        known = "".join(f", {name} is {value}" for name, value in facts.items())
         for rule, name in broken:
-            offset = None if base is None else base + record.OFFSETS[name]
-            self.add(rule, section, prefix + name, offset, f"Found {name} = {show(getattr(record, name))}.")
+            found = f"Found {name} = {show(getattr(record, name))}{known}."
+            self.add(rule, section, prefix + name, base + record.OFFSETS[name], found)
 
     @property
     def ok(self) -> bool:

@@ -10,6 +10,7 @@ import stat
 
 from .. import errors
 from ..generated import constants as c
+from ..generated.gguf.constants import GGUF_MAGIC
 from ..generated.rules import (
     check_gpack_footer_v1,
     check_gpack_header_v1,
@@ -124,7 +125,9 @@ def read_structure(descriptor: int, file_size: int, path: object, report: Report
     broken = check_header(header, file_size=file_size)
     # In another format, or a version whose records may lie elsewhere, the other fields mean nothing.
     foreign = [fault for fault in broken if fault[0] in ("header.magic", "header.min_reader_version")][:1]
-    report.add_broken(foreign or broken, header, "header", base=0)
+    report.add_broken(foreign or broken, header, "header", base=0, file_size=file_size)
+    if header.magic == GGUF_MAGIC:
+        report.hint = "this is a GGUF: `guild convert` makes a pack of it"
     if foreign:
         return found
     _read_directory(descriptor, path, found, report, full=full)
@@ -139,7 +142,8 @@ def read_structure(descriptor: int, file_size: int, path: object, report: Report
 
 def _read_directory(descriptor: int, path: object, found: Structure, report: Report, *, full: bool) -> None:
     header = found.header
-    assert header is not None
+    if header is None:
+        return
     room = found.file_size - header.section_table_offset
     length = header.section_count * GPackSectionEntryV1.SIZE
     if not 0 <= length <= min(room, _MAX_DIRECTORY):
@@ -153,7 +157,9 @@ def _read_directory(descriptor: int, path: object, found: Structure, report: Rep
         broken = check(entry, file_size=found.file_size)
         if broken:
             base = header.section_table_offset + start
-            report.add_broken(broken, entry, "directory", base=base, prefix=f"sections[{index}].")
+            report.add_broken(
+                broken, entry, "directory", base=base, prefix=f"sections[{index}].", file_size=found.file_size
+            )
 
 
 def _read_footer(descriptor: int, path: object, found: Structure, report: Report, *, full: bool) -> None:
@@ -165,8 +171,8 @@ def _read_footer(descriptor: int, path: object, found: Structure, report: Report
 
 def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
     header, footer = found.header, found.footer
-    assert header is not None
-    assert footer is not None
+    if header is None or footer is None:
+        return
     footer_start = found.footer_offset
     for name in ("manifest_offset", "section_table_offset"):
         if getattr(footer, name) != getattr(header, name):
@@ -188,8 +194,8 @@ def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
 
 def entry_fault(found: Structure, report: Report, rule: str, index: int, name: str, message: str) -> None:
     """Records a violation at a field of a directory entry."""
-    assert found.header is not None
-    base = found.header.section_table_offset + index * GPackSectionEntryV1.SIZE
+    start = found.header.section_table_offset if found.header else 0
+    base = start + index * GPackSectionEntryV1.SIZE
     field = f"sections[{index}].{name}"
     report.add(rule, "directory", field, base + GPackSectionEntryV1.OFFSETS[name], message)
 
@@ -227,7 +233,8 @@ def _check_kinds(found: Structure, report: Report) -> None:
 
 def _check_flags(found: Structure, report: Report) -> None:
     header = found.header
-    assert header is not None
+    if header is None:
+        return
     known = c.GPackFlags.LITTLE_ENDIAN
     expected = c.GPackFlags.LITTLE_ENDIAN
     for kind, mask in c.SECTION_FLAGS.items():
@@ -247,7 +254,8 @@ def _check_flags(found: Structure, report: Report) -> None:
 
 def _check_places(found: Structure, report: Report, *, full: bool) -> None:
     header = found.header
-    assert header is not None
+    if header is None:
+        return
     manifest = found.find(MANIFEST)
     if manifest and (manifest.offset, manifest.size) != (header.manifest_offset, header.manifest_size):
         places = f"{header.manifest_offset} and {header.manifest_size}, and {manifest.offset} and {manifest.size}"
@@ -275,7 +283,8 @@ def _check_places(found: Structure, report: Report, *, full: bool) -> None:
 def _check_order(found: Structure, report: Report) -> None:
     """Canonical order and least gaps; a quick open does without them."""
     header = found.header
-    assert header is not None
+    if header is None:
+        return
     end = GPackHeaderV1.SIZE
     previous = -1
     for index, entry in enumerate(found.entries):

@@ -49,7 +49,8 @@ def check_tokenizer(context: Context) -> None:
         report.add("tokenizer.header", section, "", base, message)
         return
     header = GbtHeaderV1.decode(data)
-    report.add_broken(check_gbt_header_v1(header, section_size=len(data)), header, section, base=base)
+    broken = check_gbt_header_v1(header, section_size=len(data))
+    report.add_broken(broken, header, section, base=base, section_size=len(data))
     if header.magic != GbtHeaderV1.MAGIC or gbt_v1_size(header) != len(data):
         return
     context.check_items(SectionKind.TOKENIZER_BIN, header.vocab_size)

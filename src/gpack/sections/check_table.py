@@ -86,7 +86,8 @@ def check_table(
         report.add("index.header", section, "", base, f"It has {len(data)} bytes, the header {header_class.SIZE}.")
         return made
     header = made.header = header_class.decode(data)
-    report.add_broken(check_header(header, section_size=len(data)), header, section, base=base)
+    broken = check_header(header, section_size=len(data))
+    report.add_broken(broken, header, section, base=base, section_size=len(data))
     rows_end = header.ofs_rows + header.num_rows * header.row_size
     heap_fits = header.ofs_heap <= len(data) and header.len_heap <= len(data) - header.ofs_heap
     if (
@@ -123,7 +124,8 @@ def check_heap(
         Where the last reference ends.
     """
     header, table = checked.header, checked.table
-    assert table is not None
+    if table is None:
+        return start
     heap = table.data[header.ofs_heap : header.ofs_heap + header.len_heap]
     expected = start
     for index, row in enumerate(rows):
@@ -150,7 +152,8 @@ def check_heap(
 
 def _check_names(checked: CheckedTable) -> None:
     table = checked.table
-    assert table is not None
+    if table is None:
+        return
     ref = checked.rows[0].REFS[0][0] if checked.rows else ""
     previous: bytes | None = None
     for index, row in enumerate(checked.rows):

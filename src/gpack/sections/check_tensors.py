@@ -154,7 +154,7 @@ def _check_single(context: Context, kind: int) -> None:
     data = read_at(context.descriptor, entry.offset, GPackSingleTensorHeaderV1.SIZE, context.path)
     header = GPackSingleTensorHeaderV1.decode(data)
     broken = check_gpack_single_tensor_header_v1(header, section_size=entry.size)
-    context.report.add_broken(broken, header, name, base=entry.offset)
+    context.report.add_broken(broken, header, name, base=entry.offset, section_size=entry.size)
     if SectionKind.TENSOR_INDEX_BIN not in context.tables:
         return
     owners = in_home(context, kind)

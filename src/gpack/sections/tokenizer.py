@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ..errors import BoundsError, FormatError
 from ..generated.constants import MetadataType
+from ..generated.dtypes import GBT_V1_PARTS
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 from .merges import resolve_merges
 from .strings import StringTable
@@ -52,10 +53,10 @@ class TokenizerTable:
             raise BoundsError("the arrays do not fill the section", code="tokenizer.layout", section=SECTION)
         view = memoryview(data)
         parts = {name: view[at : at + length] for name, (at, length) in gbt_v1_layout(self.header).items()}
-        self.offsets: npt.NDArray[np.uint32] = np.frombuffer(parts["offsets"], "<u4")
-        self.token_types: Bytes = np.frombuffer(parts["token_types"], np.uint8)
+        self.offsets: npt.NDArray[np.uint32] = np.frombuffer(parts["offsets"], GBT_V1_PARTS["offsets"])
+        self.token_types: Bytes = np.frombuffer(parts["token_types"], GBT_V1_PARTS["token_types"])
         self.vocab_blob = parts["vocab_blob"]
-        self.triples: Ids = np.frombuffer(parts["triples"], "<i4").reshape(-1, 3)
+        self.triples: Ids = np.frombuffer(parts["triples"], GBT_V1_PARTS["triples"])
         self.chat_template = parts["chat_template"]
 
     def __len__(self) -> int:
@@ -119,10 +120,10 @@ def assemble(
     """The section's bytes from its arrays."""
     data = bytearray(gbt_v1_size(header))
     arrays = {
-        "offsets": offsets.astype("<u4").tobytes(),
+        "offsets": offsets.astype(GBT_V1_PARTS["offsets"]).tobytes(),
         "token_types": types.tobytes(),
         "vocab_blob": blob.tobytes(),
-        "triples": triples.astype("<i4").tobytes(),
+        "triples": triples.astype(GBT_V1_PARTS["triples"].base).tobytes(),
         "chat_template": template,
     }
     data[: header.SIZE] = header.encode()

@@ -61,6 +61,15 @@ class Value:
             return [*self.strings().decode()]
         return _decode_elements(memoryview(self.raw), 0, self.element_type, self.count)[0]
 
+    def head(self, count: int) -> PythonValue:
+        """The value as `python` gives it, but of an array only the first `count` elements."""
+        if self.value_type != MetadataType.ARRAY or self.count <= count:
+            return self.python()
+        raw = memoryview(self.raw)
+        if self.element_type == MetadataType.STRING:
+            return [*scan_table(raw, count).decode()]
+        return _decode_elements(raw, 0, self.element_type, count)[0]
+
     def strings(self) -> StringTable:
         """The strings of a string array, found but not decoded.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpack.sources.files import SourceFile
 
 # A vocabulary of 250,000 strings makes a header of 12 MB. A header is held in memory, so there is a limit.
-MAX_HEADER_BYTES = 1 << 27
+MAX_HEADER_BYTES = 1 << 26
 _FIRST_READ_BYTES = 1 << 20
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpack.errors import FormatError, UnsupportedError
-from gpack.generated.constants import FOREIGN_TYPES, GgmlType, MetadataType
+from gpack.generated.constants import FOREIGN_TYPES, MAX_NUMBER, GgmlType, MetadataType
 from gpack.generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_MAX_DIMS
 from gpack.generated.gguf.structs import (
     GgufArrayHeader,
@@ -34,7 +34,8 @@ _MAX_ARRAY_DEPTH = 8
 # Of metadata entries, of tensors, and of arrays in arrays. Each costs microseconds and an object, and a file
 # with holes claims millions of them for nothing; models have thousands.
 _MAX_ENTRIES = 1 << 18
-_MAX_ELEMENTS = (1 << 63) - 1  # ggml counts elements in int64
+_MAX_STRINGS = 1 << 21  # of one array; the largest vocabularies have a quarter of a million
+_MAX_ELEMENTS = MAX_NUMBER  # ggml stops at 2^63, a pack earlier
 _DIM_SIZE = MetadataType.BYTES[MetadataType.UINT64]
 _SMALLEST_ENTRY = LENGTH_SIZE + 1 + GgufValueType.SIZE + 1  # a key of one byte, the type, a value of one byte
 _SMALLEST_TENSOR = LENGTH_SIZE + 1 + GgufTensorRank.SIZE + GgufTensorTail.SIZE  # one byte, no dimensions
@@ -141,11 +142,9 @@ def _version_error(cursor: Cursor, version: int) -> Exception:
     )
 
 
-def _check_count(cursor: Cursor, count: int, what: str) -> None:
-    if count > _MAX_ENTRIES:
-        raise cursor.error(
-            UnsupportedError, "gguf.value", f"there are {count} {what}; at most {_MAX_ENTRIES} are supported"
-        )
+def _check_count(cursor: Cursor, count: int, what: str, most: int = _MAX_ENTRIES) -> None:
+    if count > most:
+        raise cursor.error(UnsupportedError, "gguf.value", f"there are {count} {what}; at most {most} are supported")
 
 
 def _read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
@@ -210,6 +209,8 @@ def _skip_elements(cursor: Cursor, element_type: int, count: int, depth: int) ->
     """Moves behind the elements of an array and checks them; gives the bounds of strings."""
     _check_value_type(cursor, element_type, cursor.position - GgufArrayHeader.SIZE)
     if element_type == MetadataType.STRING:
+        cursor.claim(count * LENGTH_SIZE, f"an array of {count} strings")
+        _check_count(cursor, count, "strings in one array", _MAX_STRINGS)
         return cursor.strings(count)
     if element_type == MetadataType.ARRAY:
         _skip_arrays(cursor, count, depth + 1)
