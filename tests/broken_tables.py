@@ -82,7 +82,7 @@ case(
 case("field.flags", "header", "flags", lambda p: p.bound_header.update(flags=p.flags() | 1 << 31), placed=False)
 case("field.flags", "directory", "sections[1].flags", lambda p: p.section(1).bound.update(flags=1), placed=False)
 case("field.flags", "MetadataKvBin", "rows[0].flags", set_row(0, 0, flags=2))
-case("field.flags", "TensorIndexBin", at_row(1, "rope_freqs.weight", "flags"), set_row(1, "rope_freqs.weight", flags=2))
+case("field.flags", "TensorIndexBin", at_row(1, "rope_freqs.weight", "flags"), set_row(1, "rope_freqs.weight", flags=4))
 case(
     "field.flags",
     "DenseIndexBin",

@@ -77,6 +77,7 @@ case("tensor.role", *tensor(ROPE, "role", 5))
 case("tensor.role", *tensor(ROPE, "role", 1))
 case("tensor.role", *tensor(GATE, "role", 0))
 case("tensor.external", *tensor(ROPE, "flags", 1))
+case("tensor.code_planes", *tensor(PLE, "flags", 2))
 case("tensor.home_present", "TensorIndexBin", at_row(1, "output.weight", "home"), lambda p: p.remove(7), placed=False)
 case("tensor.home_rule", "TensorIndexBin", "",
      steps(edit_entry(1, "blk.2.ffn_gate_inp.weight", new=b"blk.3.ffn_gate_inp.weight"),
@@ -135,7 +136,6 @@ for column in (
     "code_bias",
     "group_elems",
     "codebook",
-    "act_kind",
     "codes_bytes",
     "scales_bytes",
     "offset_bytes",
@@ -147,6 +147,11 @@ for column in (
         set_row(2, ROPE, **{column: 4}),
         placed=column == "code_bits",
     )
+# The three values of 12 bytes as codes of 8 bits and scales: 3 bytes and 9; 4 and 9 are too many.
+planes = {"flags": 2, "code_bits": 8, "group_elems": 1, "scales_bytes": 9}
+case("dense.planes", D, at_row(2, ROPE, "codes_bytes"),
+     steps(set_row(1, ROPE, flags=2), set_row(2, ROPE, **planes, codes_bytes=4)))  # fmt: skip
+case("dense.rows", D, at_row(2, ROPE, "flags"), set_row(2, ROPE, **planes, codes_bytes=3), placed=False)
 case("dense.rows", D, at_row(2, QUERY, "dims"), set_row(2, QUERY, n_dims=3), placed=False)
 case("dense.rows", D, at_row(2, "blk.0.ffn_up.weight", "name_offset"),
      edit_entry(2, "blk.0.ffn_up.weight", new=b"blk.0.ffn_uq.weight"), placed=False)  # fmt: skip

@@ -149,7 +149,7 @@ def test_a_dry_run_says_where_the_disk_is_too_small(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_gguf(tmp_path / "m.gguf", {})
-    monkeypatch.setattr("gpack.convert.gguf.free_space", lambda _: 100)
+    monkeypatch.setattr("gpack.convert.conversion.free_space", lambda _: 100)
     assert "DOES NOT FIT (100 B free)" in shown(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run")
     result = told(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run")
     assert (result["fits"], result["free_bytes"]) == (False, 100)

@@ -162,6 +162,8 @@ def test_truncation_at_every_byte(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, code: str) -> None:
     path, output = str(tmp_path / source), ["-o", str(tmp_path / "out")]
     for command in (["convert", path, *output], ["verify", path], ["inspect", path], ["export", path, *output]):
+        if source == "." and command[0] == "convert":
+            continue  # a folder may hold safetensors
         assert main(command) == 3
         assert capsys.readouterr().err.endswith(f"[{code}]\n")
     assert list(tmp_path.iterdir()) == []

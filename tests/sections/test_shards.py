@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -169,12 +170,20 @@ def test_a_file_system_without_maps_is_read(
 
 
 def test_closing_the_pack_closes_its_shards(model: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    def open_shards() -> int:
+        held = 0
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # the listing's own
+                held += os.readlink(f"/proc/self/fd/{number}") == str(shard_of(model))
+        return held
+
     with gpack.open(model) as pack:
         values = pack[DOWN]
-        assert len(os.listdir("/proc/self/fd")) > before
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert values.nbytes == 16384  # the array keeps its mapping
+        assert open_shards() == 2  # the file, and its map
+    assert values.nbytes == 16384  # the array keeps its map
+    assert open_shards() == 1
+    del values
+    assert open_shards() == 0
 
 
 # ---------------------------------------------------------------- verify

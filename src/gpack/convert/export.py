@@ -58,7 +58,8 @@ def export_gguf(
         names = [pack.tensors.text(row, "name") for row in rows]
         for name, row in zip(names, rows, strict=True):
             _check_exportable(pack, name, row)
-        # All shards are opened and checked before a byte is written.
+        # Before the header is made, for a damaged row has sizes that do not even fit into one; and all shards are
+        # opened and checked before a byte is written.
         places = {name: pack.place(name) for name in names}
         refuse_overwriting(output, {pack.container.path, *(place.path for place in places.values())})
         header, offsets, size = _header(pack, names, rows)
