@@ -90,7 +90,7 @@ case(
     set_row(2, "rope_freqs.weight", flags=1 << 9),
 )
 case("field.flags", "ExpertLayoutBin", "rows[0].flags", set_row(9, 0, flags=8))
-case("field.flags", "TokenizerBin", "flags", set_header(11, flags=1))
+case("field.flags", "TokenizerBin", "flags", set_header(11, flags=0b11111))
 
 # ---------------------------------------------------------------- all tables
 
@@ -279,6 +279,12 @@ for ids in ((1, 0, 2), (0, 0, 2), (0, 1, 1), (2, 1, 0)):
     case("tokenizer.merge_bytes", "TokenizerBin", "triples[0]", gbt("triples", 0, packed), base=small)
 case("tokenizer.padding", "TokenizerBin", "vocab_blob", gbt("vocab_blob", -1, b"\1"), base=small, placed=False)
 case("tokenizer.padding", "TokenizerBin", "triples", gbt("triples", -1, b"\1"), base=small, placed=False)
+case("tokenizer.special_count", "TokenizerBin", "n_special", set_header(11, n_special=273), placed=False)
+case("tokenizer.merge_index", "TokenizerBin", "merge_keys[0]", gbt("merge_keys", 0, b"\0"))
+case("tokenizer.merge_index", "TokenizerBin", "merge_ranks[1]", gbt("merge_ranks", 4, u32(13)))
+case("tokenizer.token_order", "TokenizerBin", "token_order[2]", gbt("token_order", 8, u32(272)))
+case("tokenizer.byte_tokens", "TokenizerBin", "byte_tokens[65]", gbt("byte_tokens", 4 * 65, u32(0)))
+case("tokenizer.special_tokens", "TokenizerBin", "special_tokens[0]", gbt("special_tokens", 0, u32(1)))
 case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 5, b"\xff"), base=small)
 case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 6, b"\xc3"), base=small)
 

@@ -83,7 +83,12 @@ def test_help_of_a_command(capsys: Capture, command: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["verify"], "file"), (["convert", "x"], "--output"), (["verify", "x", "--frob"], "--frob"), (["export"], "file")],
+    [
+        (["verify"], "file"),
+        (["convert", "x"], "--output"),
+        (["verify", "x", "--frob"], "--frob"),
+        (["export"], "--output"),
+    ],
 )
 def test_wrong_arguments(capsys: Capture, arguments: list[str], word: str) -> None:
     complaint = shown(capsys, *arguments, status=2)
@@ -150,8 +155,8 @@ def test_a_dry_run_says_where_the_disk_is_too_small(
 ) -> None:
     source = write_gguf(tmp_path / "m.gguf", {})
     monkeypatch.setattr("gpack.convert.conversion.free_space", lambda _: 100)
-    assert "DOES NOT FIT (100 B free)" in shown(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run")
-    result = told(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run")
+    assert "DOES NOT FIT (100 B free)" in shown(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run", status=3)
+    result = told(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run", status=3)
     assert (result["fits"], result["free_bytes"]) == (False, 100)
     monkeypatch.setattr("gpack.container.atomic.free_space", lambda _: 100)
     error = told(capsys, "convert", source, "-o", tmp_path / "o", status=3)["error"]

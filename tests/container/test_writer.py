@@ -54,6 +54,7 @@ def builder(**payloads: Any) -> GPackBuilder:
 @pytest.fixture(params=["new", "replaced"])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A destination that is absent, or holds another file."""
+    packs.plain()  # made now, before a test replaces what writes it
     path = tmp_path / "out" / "model.gpack"
     path.parent.mkdir()
     if request.param == "replaced":
@@ -270,7 +271,7 @@ def test_an_interrupt_while_space_is_reserved(output: Path, monkeypatch: pytest.
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
-    for path, code in ((tmp_path / "missing" / "a.gpack", "io.not_found"), (tmp_path, "io.write")):
+    for path, code in ((tmp_path / "missing" / "a.gpack", "io.not_found"), (tmp_path, "io.not_a_file")):
         with pytest.raises(errors.PathError) as caught:
             builder().build(path)
         assert caught.value.code == code

@@ -335,7 +335,7 @@ def test_the_output_is_no_input(tmp_path: Path, how: str) -> None:
 
 def test_outputs_that_cannot_be(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "m.gguf", {})
-    refused(source, tmp_path, PathError, "io.write")
+    refused(source, tmp_path, PathError, "io.not_a_file")
     with pytest.raises(PathError) as caught:
         convert_gguf(source, tmp_path / "no" / "such" / "m.gpack")
     assert caught.value.code == "io.not_found"

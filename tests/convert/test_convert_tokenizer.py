@@ -20,7 +20,7 @@ def test_the_tokenizer_section(tmp_path: Path) -> None:
     data = parts.section(packs.TOKENIZER)
     magic, vocab, merges, eos, flags, blob_bytes, template_bytes = struct.unpack_from("<IIIiIII", data)
     tokens = [token.encode() for token in TINY_TOKENS]
-    assert (magic, vocab, merges, eos, flags) == (0x31544247, 272, 13, 271, 0)
+    assert (magic, vocab, merges, eos, flags) == (0x31544247, 272, 13, 271, 0b1111)
     assert blob_bytes == sum(map(len, tokens))
     assert template_bytes == len(TINY_CHAT_TEMPLATE)
     offsets = struct.unpack_from("<273I", data, 64)
@@ -35,7 +35,7 @@ def test_the_tokenizer_section(tmp_path: Path) -> None:
         assert f"{TINY_TOKENS[left]} {TINY_TOKENS[right]}" == merge
         assert TINY_TOKENS[merged] == merge.replace(" ", "")
     template_at = triples_at + 13 * 12 + 4
-    assert data[template_at:].decode() == TINY_CHAT_TEMPLATE
+    assert data[template_at : template_at + template_bytes].decode() == TINY_CHAT_TEMPLATE
     keys = parts.keys()
     stubs = [key for key, row in keys.items() if row.flags == 1]
     assert stubs == [
@@ -115,9 +115,9 @@ def test_tokens_that_are_not_utf8_or_doubled_or_empty(tmp_path: Path) -> None:
     parts = convert(tmp_path, tokenizer(tokens=[b"\xff\xfe", "", "\udc80", "twin", "twin"]))
     data = parts.section(packs.TOKENIZER)
     assert struct.unpack_from("<6I", data, 64) == (0, 2, 2, 3, 7, 11)
-    assert data[64 + 24 + 8 :] == b"\xff\xfe\x80twintwin" + bytes(
-        5
-    )  # five types, three zeros; zeros to a multiple of 8
+    blob_at = 64 + 24 + 8  # six offsets; five types and three zeros
+    assert data[blob_at : blob_at + 11] == b"\xff\xfe\x80twintwin"
+    assert data[blob_at + 11 : blob_at + 16] == bytes(5)  # zeros to a multiple of 8
     assert parts.keys()["tokenizer.ggml.tokens"].flags == 1
 
 

@@ -323,12 +323,7 @@ def test_a_section_without_indexes_works(tmp_path: Path) -> None:
     full = bytes(section(tmp_path))
     table = TokenizerTable(full)
     table.header.flags = table.header.n_special = 0
-    import numpy as np
-
-    bare = assemble(
-        table.header, table.offsets.astype(np.int64), table.token_types, np.frombuffer(table.vocab_blob, np.uint8),
-        table.triples, bytes(table.chat_template),
-    )  # fmt: skip
+    bare = assemble(table.header, table.arrays())
     assert len(bare) < len(full)
     text = "in the <|im_end|> water"
     expected = Tokenizer(full, lookup({})).encode(text, parse_special=True)

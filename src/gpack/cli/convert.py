@@ -60,7 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quantize", metavar="TYPE", type=str.upper, choices=tuple(TYPES), help=f"store matrices as {', '.join(TYPES)}"
     )
     parser.add_argument("--text-only", action="store_true", help="leave out vision and other towers of safetensors")
-    parser.add_argument("--dry-run", action="store_true", help="only show sections, size, free space and expected time")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only plan: sections, size, expected time; exit code 3 where it does not fit",
+    )
     parser.add_argument(
         "--report",
         nargs="?",
@@ -75,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """Converts."""
     if args.hash_shards and not args.external_experts:
         raise errors.UsageError("--hash-shards needs --external-experts", code="usage")
+    if args.name == "":
+        raise errors.UsageError("the name is empty", code="usage", hint="leave --name out for the model's own")
     target = f"{args.output}.report.json" if args.report == "" else args.report
     _check_report(target, args.source, args.output)
     with Progress("convert", enabled=False if args.json else None) as bar:
@@ -94,21 +100,25 @@ def run(args: argparse.Namespace) -> int:
         )
     if target is not None:
         write_json(target, report(done))
+    told = describe(done)
     if args.json:
-        print(json.dumps({"ok": True, "dry_run": args.dry_run, **describe(done)}, indent=2))
+        print(json.dumps({"ok": True, "dry_run": args.dry_run, **told}, indent=2))
     else:
-        _print(done, describe(done))
-    return errors.EXIT_OK
+        _print(done, told)
+    return errors.EXIT_OK if told.get("fits", True) else errors.EXIT_IO
 
 
 def _check_report(target: str | None, source: str, output: str) -> None:
-    """Refuses a report that would take the place of the model.
+    """Refuses a report that cannot be written or would take the place of the model, before any work.
 
     Raises:
+        PathError: Its folder does not exist.
         UsageError: `convert.same_file`.
     """
     if target is None:
         return
+    if not os.path.isdir(os.path.dirname(target) or "."):
+        raise errors.PathError("the report's folder does not exist", code="io.not_found", path=target)
     same = os.path.exists(target) and os.path.samefile(target, source)
     if same or os.path.realpath(target) == os.path.realpath(output):
         raise errors.UsageError("the report would overwrite the model", code="convert.same_file", path=target)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from ..container.atomic import free_space
 from ..container.writer import BuildResult
-from ..errors import FormatError, PathError, UsageError
+from ..errors import FormatError, GpackError, PathError, UsageError
 from ..generated.constants import SECTION_NAMES, GgmlType
 from ..sections.dense import DenseColumns
 from ..sources.hf_import import EXTENSION
@@ -63,21 +64,32 @@ def convert_model(
         UsageError: The output is one of the source's files.
     """
     started = time.perf_counter() if started is None else started
-    _refuse_overwriting(model, Path(output))
-    identity = _identity(model)
-    plan = Plan(model, name=name, external=external, dense_columns=dense_columns)
-    planned = time.perf_counter()
-    seconds = {"plan": planned - started}
-    if dry_run:
-        return Conversion(plan, os.fspath(output), None, seconds)
-    total = plan.builder.layout().total_file_size
-    result = plan.builder.build(
-        output,
-        progress=None if progress is None else lambda count: progress(count, total),
-        before_commit=lambda: _check_unchanged(model, identity),
-    )
-    seconds |= {"write": result.write_seconds, "sync": result.sync_seconds}
-    return Conversion(plan, os.fspath(output), result, seconds)
+    with _blaming(model.files[0].path):
+        _refuse_overwriting(model, Path(output))
+        identity = _identity(model)
+        plan = Plan(model, name=name, external=external, dense_columns=dense_columns)
+        planned = time.perf_counter()
+        seconds = {"plan": planned - started}
+        if dry_run:
+            return Conversion(plan, os.fspath(output), None, seconds)
+        total = plan.builder.layout().total_file_size
+        result = plan.builder.build(
+            output,
+            progress=None if progress is None else lambda count: progress(count, total),
+            before_commit=lambda: _check_unchanged(model, identity),
+        )
+        seconds |= {"write": result.write_seconds, "sync": result.sync_seconds}
+        return Conversion(plan, os.fspath(output), result, seconds)
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Names the source in what the sections complain of: they do not know where it stands."""
+    try:
+        yield
+    except GpackError as error:
+        error.path = error.path or str(path)
+        raise
 
 
 def describe(conversion: Conversion) -> dict[str, Any]:

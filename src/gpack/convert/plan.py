@@ -10,7 +10,7 @@ from typing import Any
 
 from ..container.writer import GPackBuilder
 from ..errors import FormatError, UsageError
-from ..generated.constants import ExpertRole, GgmlType, SectionKind, TensorFlags
+from ..generated.constants import MAX_NUMBER, ExpertRole, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
 from ..sections.dense import DenseColumns, DenseTensor, build_dense
@@ -26,6 +26,7 @@ from ..tokenizer.pretokenizers import DEFAULT, rules_of
 from .external import ExternalFiles
 
 UNKNOWN = "unknown"
+MAX_LAYERS = 1 << 20  # a model of more is a damaged one
 
 
 @dataclass(frozen=True)
@@ -136,16 +137,30 @@ class Plan:
             "tied_embeddings": self._tied(),
             "bytes_by_type": dict(by_type),
         }
-        layers = self.source.get(f"{self.architecture}.block_count")
-        if is_count(layers):
+        layers = self._count("block_count", MAX_LAYERS)
+        if layers is not None:
             model["layer_count"] = layers if self.draft_from is None else self.draft_from
-        context = self.source.get(f"{self.architecture}.context_length")
-        if is_count(context):
+        context = self._count("context_length", MAX_NUMBER)
+        if context is not None:
             model["context_length"] = context
         self.manifest: dict[str, Any] = {"model": model}
         if self.source.extensions:
             self.manifest["extensions"] = dict(self.source.extensions)
         return self.manifest
+
+    def _count(self, name: str, most: int) -> int | None:
+        """A number that the metadata has for the architecture; None where it has none.
+
+        Raises:
+            FormatError: It is absurd.
+        """
+        key = f"{self.architecture}.{name}"
+        value = self.source.get(key)
+        if not is_count(value):
+            return None
+        if value > most:
+            raise FormatError(f"{value} is too large", code="convert.metadata", section="metadata", field=key)
+        return int(value)
 
     def _tied(self) -> bool:
         """Whether the head is the embedding: what the metadata says, else that there is no head of its own."""

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..generated.constants import GbtFlags
+from ..generated.dtypes import GBT_V1_PARTS
 from ..generated.structs import gbt_v1_layout
 from .context import Context
 from .gbt_index import byte_tokens, merge_index, special_tokens, token_order
@@ -22,9 +23,9 @@ def check_index(context: Context, table: TokenizerTable, data: memoryview, base:
     flags, places = table.header.flags, gbt_v1_layout(table.header)
     offsets = table.offsets.astype(np.int64)
 
-    def compare(rule: str, name: str, dtype: str, expected: npt.NDArray[np.generic]) -> None:
+    def compare(rule: str, name: str, expected: npt.NDArray[np.generic]) -> None:
         start, length = places[name]
-        stored = np.frombuffer(data[start : start + length], dtype)
+        stored = np.frombuffer(data[start : start + length], GBT_V1_PARTS[name])
         if len(stored) != len(expected):
             context.report.add(rule, SECTION, name, base + start, f"Found {len(stored)} entries, not {len(expected)}.")
             return
@@ -34,11 +35,11 @@ def check_index(context: Context, table: TokenizerTable, data: memoryview, base:
 
     if flags & GbtFlags.MERGE_INDEX:
         keys, ranks = merge_index(table.triples)
-        compare("tokenizer.merge_index", "merge_keys", "<u8", keys)
-        compare("tokenizer.merge_index", "merge_ranks", "<u4", ranks)
+        compare("tokenizer.merge_index", "merge_keys", keys)
+        compare("tokenizer.merge_index", "merge_ranks", ranks)
     if flags & GbtFlags.TOKEN_ORDER:
-        compare("tokenizer.token_order", "token_order", "<u4", token_order(table.vocab_blob, offsets))
+        compare("tokenizer.token_order", "token_order", token_order(table.vocab_blob, offsets))
     if flags & GbtFlags.BYTE_TOKENS:
-        compare("tokenizer.byte_tokens", "byte_tokens", "<i4", byte_tokens(table.vocab_blob, offsets))
+        compare("tokenizer.byte_tokens", "byte_tokens", byte_tokens(table.vocab_blob, offsets))
     if flags & GbtFlags.SPECIAL_TOKENS:
-        compare("tokenizer.special_tokens", "special_tokens", "<u4", special_tokens(table.token_types, offsets))
+        compare("tokenizer.special_tokens", "special_tokens", special_tokens(table.token_types, offsets))

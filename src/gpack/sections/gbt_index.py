@@ -6,6 +6,7 @@ Each repeats what the arrays before it say, in the order that a tokeniser search
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,22 +58,21 @@ def special_tokens(types: npt.NDArray[np.uint8], offsets: Offsets) -> npt.NDArra
 
 def build_index(
     blob: bytes | memoryview, offsets: Offsets, types: npt.NDArray[np.uint8], triples: Ids, *, byte_level: bool
-) -> tuple[int, dict[str, bytes]]:
-    """Flags, and the bytes of every array that they announce.
+) -> tuple[int, dict[str, npt.NDArray[Any]]]:
+    """Flags, and every array that they announce.
 
     Args:
         byte_level: The tokens are spelled in the byte alphabet.
     """
-    arrays = {
-        "token_order": token_order(blob, offsets).astype("<u4").tobytes(),
-        "special_tokens": special_tokens(types, offsets).astype("<u4").tobytes(),
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "token_order": token_order(blob, offsets),
+        "special_tokens": special_tokens(types, offsets),
     }
     flags = GbtFlags.TOKEN_ORDER | GbtFlags.SPECIAL_TOKENS
     if len(triples):
-        keys, ranks = merge_index(triples)
-        arrays |= {"merge_keys": keys.astype("<u8").tobytes(), "merge_ranks": ranks.astype("<u4").tobytes()}
+        arrays["merge_keys"], arrays["merge_ranks"] = merge_index(triples)
         flags |= GbtFlags.MERGE_INDEX
     if byte_level:
-        arrays["byte_tokens"] = byte_tokens(blob, offsets).astype("<i4").tobytes()
+        arrays["byte_tokens"] = byte_tokens(blob, offsets)
         flags |= GbtFlags.BYTE_TOKENS
     return flags, arrays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,16 @@ class TokenizerTable:
     def __len__(self) -> int:
         return self.header.vocab_size
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that every section has, by their names in the schema."""
+        return {
+            "offsets": self.offsets,
+            "token_types": self.token_types,
+            "vocab_blob": np.frombuffer(self.vocab_blob, np.uint8),
+            "triples": self.triples,
+            "chat_template": np.frombuffer(self.chat_template, np.uint8),
+        }
+
     def token(self, token_id: int) -> bytes:
         """The bytes of a token.
 
@@ -116,34 +127,26 @@ def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
         flags=flags,
         vocab_blob_bytes=len(blob),
         chat_template_bytes=len(template),
-        n_special=len(index["special_tokens"]) // 4,
+        n_special=len(index["special_tokens"]),
     )
-    return BuiltTokenizer(assemble(header, offsets, types, blob, triples, template, index), header, frozenset(stubs))
-
-
-def assemble(
-    header: GbtHeaderV1,
-    offsets: npt.NDArray[np.int64],
-    types: Bytes,
-    blob: Bytes,
-    triples: Ids,
-    template: bytes,
-    index: dict[str, bytes] | None = None,
-) -> bytes:
-    """The section's bytes from its arrays; `index` holds those that the header's flags announce."""
-    data = bytearray(gbt_v1_size(header))
     arrays = {
-        **(index or {}),
-        "offsets": offsets.astype(GBT_V1_PARTS["offsets"]).tobytes(),
-        "token_types": types.tobytes(),
-        "vocab_blob": blob.tobytes(),
-        "triples": triples.astype(GBT_V1_PARTS["triples"].base).tobytes(),
-        "chat_template": template,
+        **index,
+        "offsets": offsets,
+        "token_types": types,
+        "vocab_blob": blob,
+        "triples": triples,
+        "chat_template": np.frombuffer(template, np.uint8),
     }
+    return BuiltTokenizer(assemble(header, arrays), header, frozenset(stubs))
+
+
+def assemble(header: GbtHeaderV1, arrays: dict[str, npt.NDArray[Any]]) -> bytes:
+    """The section's bytes from its arrays: those that the header announces, by their names in the schema."""
+    data = bytearray(gbt_v1_size(header))
     data[: header.SIZE] = header.encode()
     for name, (start, length) in gbt_v1_layout(header).items():
         if length:
-            data[start : start + length] = arrays[name]
+            data[start : start + length] = arrays[name].astype(GBT_V1_PARTS[name].base).tobytes()
     return bytes(data)
 
 

@@ -22,6 +22,5 @@ def with_indexes(data: memoryview | bytes, *, byte_level: bool) -> bytes:
         raise FormatError("the offsets do not rise over the blob", code="tokenizer.offsets", section=SECTION)
     flags, index = build_index(table.vocab_blob, offsets, table.token_types, table.triples, byte_level=byte_level)
     header = table.header
-    header.flags, header.n_special = flags, len(index["special_tokens"]) // 4
-    blob = np.frombuffer(table.vocab_blob, np.uint8)
-    return assemble(header, offsets, table.token_types, blob, table.triples, bytes(table.chat_template), index)
+    header.flags, header.n_special = flags, len(index["special_tokens"])
+    return assemble(header, {**table.arrays(), **index})

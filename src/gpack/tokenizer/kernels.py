@@ -38,7 +38,7 @@ def _compile(function: Any) -> Any:
         return numba.njit(function, nogil=True)
 
 
-def _inline(function: Any) -> Any:
+def inline(function: Any) -> Any:
     """Compiles into its callers: a call would count references to every array that it is given."""
     return numba.njit(function, nogil=True, inline="always")
 
@@ -59,7 +59,7 @@ def build_pairs(merge_keys: Any, merge_ranks: Any, keys: Any, ranks: Any) -> Non
             ranks[slot] = merge_ranks[index]
 
 
-@_inline
+@inline
 def _rank(keys: Any, ranks: Any, left: Any, right: Any) -> Any:
     """Rank of a pair, -1 where nothing merges it."""
     if left < 0 or right < 0:
@@ -132,8 +132,8 @@ def _merge_short(ids: Any, pair_ranks: Any, count: Any, results: Any, keys: Any,
         pair_ranks[at] = _rank(keys, ranks, ids[at], ids[at + 1]) if at < count - 1 else np.int32(-1)
 
 
-@_inline
-def _push(heap: Any, size: Any, value: Any) -> Any:
+@inline
+def push(heap: Any, size: Any, value: Any) -> Any:
     """Adds to a binary heap, the lowest first; returns its new size."""
     child = size
     while child > 0:
@@ -146,8 +146,8 @@ def _push(heap: Any, size: Any, value: Any) -> Any:
     return size + 1
 
 
-@_inline
-def _pop(heap: Any, size: Any) -> Any:
+@inline
+def pop(heap: Any, size: Any) -> Any:
     """Removes the lowest, which stands first; returns the new size."""
     size -= 1
     value = heap[size]
@@ -198,12 +198,12 @@ def _merge_long(
             if rank < 0:
                 continue
             if early[rank]:
-                size = _push(waiting, size, np.int64(rank) << 32 | at)
+                size = push(waiting, size, np.int64(rank) << 32 | at)
                 continue
             places[entries], nexts[entries] = at, -1
             if heads[rank] < 0:
                 heads[rank] = entries
-                size = _push(waiting, size, np.int64(rank) << 32)
+                size = push(waiting, size, np.int64(rank) << 32)
             else:
                 nexts[tails[rank]] = entries
             tails[rank] = entries
@@ -211,7 +211,7 @@ def _merge_long(
         if not size:
             break
         first = waiting[0]
-        size = _pop(waiting, size)
+        size = pop(waiting, size)
         rank = np.int32(first >> 32)
         token, found, rising = results[rank], 0, True
         if early[rank]:
