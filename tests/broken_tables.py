@@ -286,6 +286,7 @@ case("tokenizer.token_order", "TokenizerBin", "token_order[2]", gbt("token_order
 case("tokenizer.byte_tokens", "TokenizerBin", "byte_tokens[65]", gbt("byte_tokens", 4 * 65, u32(0)))
 case("tokenizer.special_tokens", "TokenizerBin", "special_tokens[0]", gbt("special_tokens", 0, u32(1)))
 case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 5, b"\xff"), base=small)
+case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 0, b"\0"), base=small)
 case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 6, b"\xc3"), base=small)
 
 # ---------------------------------------------------------------- assets

@@ -84,6 +84,9 @@ def _check_template(context: Context, template: memoryview, at: int) -> None:
             place = at + start - pending + error.start
             context.report.add("tokenizer.template", tokenizer.SECTION, "chat_template", place, f"{error.reason}.")
             return
+        if 0 in template[start : start + _PIECE]:
+            context.report.add("tokenizer.template", tokenizer.SECTION, "chat_template", at, "It holds a NUL.")
+            return
 
 
 def _check_offsets(context: Context, table: tokenizer.TokenizerTable, at: int) -> bool:

@@ -202,6 +202,8 @@ def _template(value: Value | None, stubs: set[str]) -> bytes:
         template.decode("utf-8")
     except UnicodeDecodeError:
         return b""  # it cannot be rendered; the bytes stay in the metadata
+    if b"\0" in template:
+        return b""  # nobody writes such a one; the bytes stay in the metadata
     _fits(len(template), TEMPLATE)
     stubs.add(TEMPLATE)
     return template
