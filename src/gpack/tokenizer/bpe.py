@@ -2,17 +2,18 @@
 
 A text is split (`pretokenizers`), and the bytes of each piece are merged: of all neighbours that the vocabulary
 merges, the pair with the lowest rank becomes one token, the leftmost of equal ones first, until none is left. Plain
-Python finds a pair by binary search in the mapped keys. Long texts go to compiled code where numba is installed;
-both give the same ids.
+Python finds a pair by binary search in the mapped keys. Compiled code takes over where numba is installed and it pays
+(`switching`); both give the same ids.
 """
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 
+from ..errors import FormatError
 from ..sections.gbt import byte_alphabet
 from .pretokenizers import pieces
+from .switching import BYTE_PAIRS, LONGEST, cost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ _FEW = 24  # symbols up to which looking at every pair beats a heap
 _CACHED_PIECES = 1 << 16
 _CACHED_LENGTH = 64  # characters
 _CACHED_PAIRS = 1 << 18
-LONG = 1_000_000  # characters from which loading the compiled code pays,
-LONG_PIECE = 40_000  # those of one piece from which it does,
-LONG_WHEN_LOADED = 500  # and those of a text from which it is faster once numba is there
 
 
 class BpeEncoder:
@@ -45,7 +43,7 @@ class BpeEncoder:
         self._cache: dict[str, list[int]] = {}
         self._pairs: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._compiled: CompiledBpe | None = None
-        self._compilable = True
+        self._damaged = False
 
     def encode(self, text: str, way: str = "auto") -> list[int] | None:
         """The ids of a text; lone surrogates stand for bytes that are not UTF-8 (`surrogateescape`).
@@ -56,17 +54,20 @@ class BpeEncoder:
         if way == "plain":
             return self.encode_plain(text)
         if way == "compiled":
-            return self._encode_compiled(text) if self._compilable else None
-        limit = LONG if self._compiled is None and "numba" not in sys.modules else LONG_WHEN_LOADED
-        if len(text) >= limit and self._compilable:
-            ids = self._encode_compiled(text)
+            return self._encode_compiled(text)
+        # Of long texts the length decides, before they are split.
+        if BYTE_PAIRS.pays(len(text)):
+            ids = self._try_compiled(text)
             if ids is not None:
                 return ids
         found = pieces(text, self.rules)
-        if len(text) >= LONG_PIECE and self._compilable and max(map(len, found)) >= LONG_PIECE:
-            ids = self._encode_compiled(text)
-            if ids is not None:
-                return ids
+        if not BYTE_PAIRS.loaded:
+            price = cost(text, found)
+            if price > len(text) and BYTE_PAIRS.pays(price):
+                ids = self._try_compiled(text)
+                if ids is not None:
+                    return ids
+            BYTE_PAIRS.spent += price
         return self._encode_pieces(found)
 
     def encode_plain(self, text: str) -> list[int]:
@@ -94,20 +95,36 @@ class BpeEncoder:
         if self._compiled is not None:
             self._compiled.forget()
 
+    def _try_compiled(self, text: str) -> list[int] | None:
+        """None also where the arrays are damaged: plain Python says so where a text meets the damage, not before."""
+        if self._damaged:
+            return None
+        try:
+            return self._encode_compiled(text)
+        except FormatError:
+            self._damaged = True
+            return None
+
     def _encode_compiled(self, text: str) -> list[int] | None:
         """None where there is no compiled code, or the text has lone surrogates."""
         if self._compiled is None:
+            if not BYTE_PAIRS.possible:
+                return None
             try:
                 from .compiled import CompiledBpe
             except ImportError:
-                self._compilable = False
+                BYTE_PAIRS.possible = False
                 return None
             self._compiled = CompiledBpe(self.view, self.rules, ignore_merges=self.ignore_merges)
         try:
             data = text.encode()
         except UnicodeEncodeError:
             return None
-        return self._compiled.encode(data)
+        if len(data) >= LONGEST:
+            return None
+        encoded = self._compiled.encode(data)
+        BYTE_PAIRS.loaded = True
+        return encoded
 
     def _encode_piece(self, data: bytes) -> list[int]:
         if self.ignore_merges:

@@ -6,7 +6,8 @@ character that is no token becomes the tokens of its UTF-8 bytes. Spaces are wri
 
 Two things make that fast without changing any id. A pair can merge only where some token holds its two inner
 characters side by side; where no token does, the text is cut, and the parts are independent. And a part that was
-seen before is looked up. What is left costs n log n in the length of the longest part.
+seen before is looked up. What is left costs n log n in the length of the longest part. Compiled code, which is linear,
+takes over where numba is installed and it pays (`switching`); both give the same ids.
 
 Unlike llama.cpp, and like SentencePiece, control, unknown and byte tokens are no outcome of merging: typed text never
 becomes a control token. Which of them are parsed in a text is decided before it comes here.
@@ -21,6 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import FormatError
+from .switching import LONGEST, SCORES, cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..sections.tokenizer import TokenizerTable
+    from .spm_compiled import CompiledSpm
 
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # GGUF's token types; 4 is user-defined
 SPACE = "\u2581"
@@ -85,6 +88,7 @@ class SpmEncoder:
         self._cut = re.compile(f"(?<=[^{kept}])(?={SPACE})" if kept else f"(?<=.)(?={SPACE})", re.DOTALL)
         self._pairs: set[tuple[str, str]] | None = None
         self._cache: dict[str, list[int]] = {}
+        self._compiled: CompiledSpm | None = None
 
     def _lookup(self) -> tuple[dict[str, int], dict[int, int]]:
         """Ids of the tokens that merging may give, by text, and of the byte tokens, by byte."""
@@ -104,11 +108,16 @@ class SpmEncoder:
         return ids, byte_ids
 
     def encode_text(self, text: str, *, at_start: bool) -> list[int]:
+        """The ids of a text that holds no special tokens, by the way that pays; arguments and errors as `encode`."""
+        return self.encode(text, at_start=at_start) or []
+
+    def encode(self, text: str, *, at_start: bool, way: str = "auto") -> list[int] | None:
         """The ids of a text that holds no special tokens.
 
         Args:
             text: The text; lone surrogates stand for bytes that are not UTF-8 (`surrogateescape`).
             at_start: It begins the prompt or follows a special token.
+            way: `auto`, `plain` Python, or `compiled`, which gives None where there is no compiled code.
 
         Raises:
             FormatError: `tokenizer.no_byte` where the vocabulary has no token for one of its bytes.
@@ -117,9 +126,28 @@ class SpmEncoder:
             return []
         if at_start and self.add_space_prefix:
             text = " " + text
+        text = text.replace(" ", SPACE)
+        if way == "compiled":
+            return self._encode_compiled(text)
+        # Of long texts the length decides, before they are cut.
+        if way == "auto" and SCORES.pays(len(text)):
+            ids = self._encode_compiled(text)
+            if ids is not None:
+                return ids
+        parts = self._cut.split(text)
+        if way == "auto" and not SCORES.loaded:
+            price = cost(text, parts)
+            if price > len(text) and SCORES.pays(price):
+                ids = self._encode_compiled(text)
+                if ids is not None:
+                    return ids
+            SCORES.spent += price
+        return self._encode_parts(parts)
+
+    def _encode_parts(self, parts: list[str]) -> list[int]:
         ids: list[int] = []
         cache = self._cache
-        for part in self._cut.split(text.replace(" ", SPACE)):
+        for part in parts:
             known = cache.get(part)
             if known is None:
                 known = self._encode_part(part)
@@ -129,6 +157,33 @@ class SpmEncoder:
                     cache[part] = known
             ids += known
         return ids
+
+    def _encode_compiled(self, text: str) -> list[int] | None:
+        """None where there is no compiled code, the text has lone surrogates, or a byte has no token."""
+        if self._compiled is None:
+            if not SCORES.possible:
+                return None
+            try:
+                from .spm_compiled import CompiledSpm
+            except ImportError:
+                SCORES.possible = False
+                return None
+            found = [self._byte_id(byte) for byte in range(256)]
+            byte_ids = [-1 if token_id is None else token_id for token_id in found]
+            self._compiled = CompiledSpm(self._tokens, list(self._ids.values()), self._scores, byte_ids)
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            return None
+        if len(data) >= LONGEST:
+            return None
+        ids = self._compiled.encode(data)
+        SCORES.loaded = True
+        return ids
+
+    def forget(self) -> None:
+        """Forgets all parts that it remembers."""
+        self._cache.clear()
 
     def decode_token(self, token_id: int) -> bytes:
         """The bytes that a token stands for; nothing for an unused one, as in llama.cpp.
@@ -259,8 +314,7 @@ class SpmEncoder:
         """The tokens of a character's UTF-8 bytes."""
         ids = []
         for byte in character.encode("utf-8", "surrogateescape"):
-            token_id = self._byte_ids.get(byte, self._ids.get(chr(byte)) if byte < 0x80 else None)
-            token_id = self._unknown_id if token_id is None else token_id
+            token_id = self._byte_id(byte)
             if token_id is None:
                 raise FormatError(
                     f"the vocabulary has no token for the byte 0x{byte:02X}", code="tokenizer.no_byte",
@@ -268,3 +322,8 @@ class SpmEncoder:
                 )  # fmt: skip
             ids.append(token_id)
         return ids
+
+    def _byte_id(self, byte: int) -> int | None:
+        """The token of a byte, the unknown one, or None."""
+        token_id = self._byte_ids.get(byte, self._ids.get(chr(byte)) if byte < 0x80 else None)
+        return self._unknown_id if token_id is None else token_id

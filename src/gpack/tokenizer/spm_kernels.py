@@ -154,7 +154,9 @@ def find_pairs(
 
 
 @_compile
-def build_pairs(keys: Any, results: Any, ranks: Any, slot_keys: Any, slot_results: Any, first_use: Any, early: Any) -> None:
+def build_pairs(
+    keys: Any, results: Any, ranks: Any, slot_keys: Any, slot_results: Any, first_use: Any, early: Any
+) -> None:
     """Fills an open-addressing table, its length a power of two, and tells which ranks are early (`_merge_long`).
 
     Args:
@@ -217,9 +219,7 @@ def _merge_short(ids: Any, starts: Any, joins: Any, count: Any, keys: Any, resul
 
 
 @_compile
-def _merge_long(
-    ids: Any, starts: Any, keys: Any, results: Any, ranks: Any, heads: Any, tails: Any, early: Any
-) -> Any:
+def _merge_long(ids: Any, starts: Any, keys: Any, results: Any, ranks: Any, heads: Any, tails: Any, early: Any) -> Any:
     """Merges a long part in place, rank by rank as `kernels` does for byte pairs; returns the new number.
 
     Args:

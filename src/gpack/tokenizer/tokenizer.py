@@ -248,7 +248,7 @@ class Tokenizer:
 
                     self._bpe = BpeEncoder(self.view, self.settings.rules, ignore_merges=self.settings.ignore_merges)
                 return self._bpe.encode(text, way)
-            return self._sentence_piece().encode_text(text, at_start=after_special)
+            return self._sentence_piece().encode(text, at_start=after_special, way=way)
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is no Unicode: {error}", code="tokenizer.text") from error
 
@@ -271,6 +271,8 @@ class Tokenizer:
         """Forgets the words that it remembers from the texts before; only time changes by that."""
         if self._bpe is not None:
             self._bpe.forget()
+        if self._spm is not None:
+            self._spm.forget()
 
     # ------------------------------------------------------------ decoding
 
