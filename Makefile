@@ -11,12 +11,19 @@ SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+# What `make demo` needs: the package and its base dependencies.
+$(VENV)/.base: pyproject.toml
+	@echo "installing gpack into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-demo: $(VENV)/.installed  ## install, take a real model, convert, verify, inspect
+$(VENV)/.installed: $(VENV)/.base
+	@echo "installing the tools for development into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.base  ## install, take a real model, convert, verify, inspect
 	@$(BIN)/python -m demo --python $(BIN)/python --place $(DEMO)
 
 test: $(VENV)/.installed  ## run the tests
