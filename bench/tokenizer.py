@@ -34,10 +34,10 @@ def make_pack(folder: Path, place: Path) -> Path:
     from gpack.generated.constants import MetadataType
     from gpack.sections.values import Value
     from gpack.sources.gguf_write import build_header
-    from gpack.tokenizer.huggingface import read_directory
+    from gpack.sources.hf_tokenizer_dir import read_tokenizer
 
     text = MetadataType.STRING
-    metadata = {"general.architecture": Value("general.architecture", text, text, 1, b"none"), **read_directory(folder)}
+    metadata = {"general.architecture": Value("general.architecture", text, text, 1, b"none"), **read_tokenizer(folder)}
     header, _, _ = build_header(version=3, alignment=32, metadata=metadata.values(), tensors=[])
     gguf = place / "vocabulary.gguf"
     gguf.write_bytes(header)

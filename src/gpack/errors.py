@@ -95,7 +95,7 @@ CODES = {
     "tokenizer.none": "there is no tokeniser",
     "tokenizer.no_token": "there is no token of that id",
     "tokenizer.text": "the text has lone surrogates that no bytes stand for",
-    "tokenizer.json": "a file of a Hugging Face tokeniser is damaged, or asks for what is not supported",
+    "tokenizer.json": "a file of a Hugging Face tokeniser asks for what is not supported",
     "tokenizer.scores": "a SentencePiece-style vocabulary has no scores, or not one for each token",
     "tokenizer.no_byte": "the vocabulary has no token for a byte of the text",
     "tokenizer.utf8": "the text to be encoded is not UTF-8",

@@ -141,7 +141,8 @@ def test_export_gives_the_tensors(tmp_path: Path) -> None:
         assert [(t.name, t.ggml_type, t.dims) for t in made.tensors] == [
             (t.name, t.ggml_type, t.dims) for t in known.tensors
         ]
-        assert list(made.metadata) == [*known.metadata, "tokenizer.gpack.normalizer"]
+        own = [f"tokenizer.gpack.{name}" for name in ("normalizer", "exact_types", "ignore_merges")]
+        assert list(made.metadata) == [*known.metadata, *own]
         equal = [made.read(a) == known.read(b) for a, b in zip(made.tensors, known.tensors, strict=True)]
         assert sum(not same for same in equal) <= 3  # ssm_a of three layers
     # The export converts to the same tensors again.

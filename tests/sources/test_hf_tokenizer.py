@@ -47,7 +47,11 @@ def test_equal_to_the_converters(model: str) -> None:
         expected = {key: value for key, value in source.metadata.items() if key.startswith("tokenizer.")}
         own = {key: made.metadata.pop(key) for key in list(made.metadata) if key.startswith("tokenizer.gpack.")}
         # llama.cpp does not normalise; the Qwens' own files do.
-        assert plain(own) == ({} if model == "llama" else {"tokenizer.gpack.normalizer": "nfc"})
+        assert plain(own) == {
+            **({} if model == "llama" else {"tokenizer.gpack.normalizer": "nfc"}),
+            "tokenizer.gpack.exact_types": True,
+            "tokenizer.gpack.ignore_merges": model == "llama",
+        }
         assert list(made.metadata) == list(expected)
         for key, value in expected.items():
             mine = made.metadata[key]
@@ -65,7 +69,8 @@ def test_the_tiny_tokenizer(tmp_path: Path) -> None:
     with GgufSource.open(write_gguf(tmp_path / "t.gguf", tiny_tokenizer())) as source:
         expected = {key: value.python() for key, value in source.metadata.items()}
     del expected["tokenizer.ggml.bos_token_id"]  # the folder names none
-    assert read(tmp_path) == {**expected, "tokenizer.ggml.add_eos_token": False}
+    own = {"tokenizer.gpack.exact_types": True, "tokenizer.gpack.ignore_merges": False}
+    assert read(tmp_path) == {**expected, "tokenizer.ggml.add_eos_token": False, **own}
 
 
 def test_no_tokenizer_is_no_fault(tmp_path: Path) -> None:
@@ -108,7 +113,11 @@ def test_added_tokens(tmp_path: Path, text: str, special: bool, expected: int) -
     tokenizer = tiny_tokenizer_json()
     tokenizer["added_tokens"].append({"id": 272, "content": text, "special": special})
     write_tokenizer(tmp_path, tokenizer)
-    assert read(tmp_path)["tokenizer.ggml.token_type"][272] == expected
+    told = read(tmp_path)
+    assert told["tokenizer.ggml.token_type"][272] == expected
+    # The converter's type, and beside it what the file says.
+    hidden = expected == 3 and not special
+    assert told.get("tokenizer.gpack.user_defined") == ("272" if hidden else None)
 
 
 def test_a_vocabulary_larger_than_the_models(tmp_path: Path) -> None:
@@ -238,6 +247,30 @@ def test_where_special_tokens_are_named(tmp_path: Path) -> None:
     told = read(tmp_path)
     ids = {key.split(".")[-1]: value for key, value in told.items() if key.endswith("_id")}
     assert ids == {"bos_token_id": 269, "eos_token_id": 271, "padding_token_id": 270, "unknown_token_id": 269}
+
+
+def template(*single: str) -> dict[str, Any]:
+    """A post-processor; "A" is the text."""
+    parts = [{"Sequence" if name == "A" else "SpecialToken": {"id": name}} for name in single]
+    return {**tiny_tokenizer_json(), "post_processor": {"type": "TemplateProcessing", "single": parts}}
+
+
+def test_what_the_template_adds_is_the_first_token(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, template("<|im_start|>", "A"), bos_token="<|endoftext|>")
+    told = read(tmp_path)
+    assert (told["tokenizer.ggml.bos_token_id"], told["tokenizer.ggml.add_bos_token"]) == (270, True)
+    assert told["tokenizer.ggml.add_eos_token"] is False
+    write_tokenizer(tmp_path, template("<|im_start|>", "A"), bos_token="<|endoftext|>", add_bos_token=False)
+    told = read(tmp_path)
+    assert (told["tokenizer.ggml.bos_token_id"], told["tokenizer.ggml.add_bos_token"]) == (269, False)
+
+
+@pytest.mark.parametrize("single", [("<|im_start|>", "<|im_end|>", "A"), ("A", "<|im_start|>", "<|im_end|>")])
+def test_several_tokens_on_one_side(tmp_path: Path, single: tuple[str, ...]) -> None:
+    write_tokenizer(tmp_path, template(*single))
+    made = read_directory(tmp_path)
+    assert "several tokens" in made.faults[0]
+    assert made.places == ["post_processor"]
 
 
 # --- chat templates ---

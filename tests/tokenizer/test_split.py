@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpack.errors import UnsupportedError
+from gpack.sources.hf_pretokenizer import _DEEPSEEK3, _GPT2, _GPT4O, _LLAMA3, _QWEN2, _QWEN35, _TEKKEN
 from gpack.tokenizer import split
 from gpack.tokenizer.characters import table
-from gpack.tokenizer.huggingface_rules import _DEEPSEEK3, _GPT2, _GPT4O, _LLAMA3, _QWEN2, _QWEN35, _TEKKEN
 from gpack.tokenizer.pretokenizers import ALIASES, RULES, pieces, rules_of
 
 SIGNS = r"[\p{P}\$\+<=>\^~\|%s]+"

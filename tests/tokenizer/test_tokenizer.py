@@ -20,8 +20,8 @@ from gpack.convert.gguf import convert_gguf
 from gpack.errors import FormatError, GpackError, MissingError, PathError, UnsupportedError, UsageError
 from gpack.generated.structs import GbtHeaderV1, gbt_v1_layout
 from gpack.sections.tokenizer import TokenizerTable, assemble, build_tokenizer
+from gpack.sources.hf_pretokenizer import _GPT4O, _LLAMA3, _QWEN2, _QWEN35
 from gpack.tokenizer import Tokenizer
-from gpack.tokenizer.huggingface_rules import _GPT4O, _LLAMA3, _QWEN2, _QWEN35
 from gpack.tokenizer.normalize import nfc
 from gpack.tokenizer.pretokenizers import RULES
 
@@ -224,6 +224,34 @@ def test_lists_need_the_name_of_the_pretokeniser(tmp_path: Path) -> None:
         Tokenizer.from_dir(tmp_path / "absent")
 
 
+@pytest.mark.parametrize("types", ["[1]", "[", "{}", "[" + "1," * 271 + "true]", "[" + "1," * 271 + "256]"])
+def test_types_that_do_not_fit(types: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(TINY_TOKENS)}), "utf-8")
+    (tmp_path / "merges.txt").write_text("t h\n", "utf-8")
+    (tmp_path / "token_type.json").write_text(types, "utf-8")
+    with pytest.raises(FormatError) as caught:
+        Tokenizer.from_dir(tmp_path, pre="qwen2")
+    assert caught.value.code == "hf.tokenizer"
+    (tmp_path / "token_type.json").unlink()
+    assert Tokenizer.from_dir(tmp_path, pre="qwen2").encode("th") == [TINY_TOKENS.index("th")]
+
+
+@pytest.mark.parametrize("text", ["x", "1 1", "999", "-1", "9" * 5000])
+def test_user_defined_ids_that_make_no_sense(text: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError) as caught:
+        Tokenizer.from_metadata(metadata([*tiny_tokenizer(), ("tokenizer.gpack.user_defined", "str", text)], tmp_path))
+    assert caught.value.code == "tokenizer.setting"
+
+
+def test_user_defined_whatever_the_type(tmp_path: Path) -> None:
+    entries = [*tiny_tokenizer(), ("tokenizer.gpack.user_defined", "str", str(END))]
+    tokenizer = Tokenizer.from_metadata(metadata(entries, tmp_path))
+    assert tokenizer.encode("<|im_end|>") == [END]
+    assert tokenizer.token_type(END) == 4
+    assert tokenizer.decode([END], skip_special=True) == "<|im_end|>"
+    assert tokenizer.encode("<|im_start|>") != [270]
+
+
 def test_ids_without_a_token_are_unused(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_dir(write_json(tmp_path, tokenizer_json(_QWEN2)))
     gap = len(real_merges()[0]) + 1
@@ -246,7 +274,12 @@ def test_the_choice_of_normalisation_survives_the_pack(tmp_path: Path) -> None:
         ({"normalizer": {"type": "Lowercase"}}, "normalizer"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer"),
         ({"post_processor": {"type": "BertProcessing"}}, "post_processor"),
+        (
+            {"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|end|>"}}] * 2}},
+            "post_processor",
+        ),
         ({"model": {"type": "WordPiece"}}, "model.type"),
+        ({"model": {"vocab": {"a": 0}, "merges": ["a a"], "end_of_word_suffix": "</w>"}}, "model.end_of_word_suffix"),
     ],
 )
 def test_what_is_not_supported_is_named(change: dict[str, Any], field: str, tmp_path: Path) -> None:
@@ -271,7 +304,7 @@ def test_what_is_not_supported_is_named(change: dict[str, Any], field: str, tmp_
 def test_damaged_json(change: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         Tokenizer.from_dir(write_json(tmp_path, {**tokenizer_json(_QWEN2), **change}))
-    assert caught.value.code == "tokenizer.json"
+    assert caught.value.code == "hf.tokenizer"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", '"x"'])

@@ -14,7 +14,6 @@ from gguf_maker import Entry, byte_alphabet, make_gguf, tiny_tokenizer
 from gpack.sections.values import Value
 from gpack.sources.gguf import GgufSource
 from gpack.tokenizer import Tokenizer
-from gpack.tokenizer.huggingface import read_directory
 
 ORACLE = Path(__file__).parents[3] / "shared" / "oracle"
 
@@ -121,7 +120,6 @@ __all__ = [
     "changed",
     "metadata",
     "oracle",
-    "read_directory",
     "real_merges",
     "rows",
     "tiny",

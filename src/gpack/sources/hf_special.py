@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..sections.tokenizer import TEMPLATE
 from . import hf_files
@@ -30,8 +31,12 @@ _TEMPLATES = "tokenizer.chat_templates"
 
 def add_special_ids(
     metadata: MetadataBuilder, tokenizer: Mapping[str, Any], files: HfFiles, config: HfConfig, size: int
-) -> None:
-    """Adds the ids of special tokens, and which of them the tokenizer adds to a text by itself."""
+) -> str | None:
+    """Adds the ids of special tokens, and which of them the tokenizer adds to a text by itself.
+
+    Returns:
+        What the tokenizer adds to a text that no metadata can say; None where they say it all.
+    """
     settings = files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer")
     named = files.json(hf_files.SPECIAL_TOKENS, code="hf.tokenizer")
     added = tokenizer.get("added_tokens")
@@ -42,33 +47,55 @@ def add_special_ids(
             number = _configured(config, kind) if source is None else ids.get(_content(source.get(f"{kind}_token")))
             if number is not None and 0 <= number < size:
                 found.setdefault(kind, number)
+    strange = _untold(tokenizer)
+    first, last, separates = _template_ends(tokenizer)
+    adds: dict[str, bool | None] = {"bos": None, "eos": False} | ({"sep": separates} if separates is not None else {})
+    for kind, token in (("bos", first), ("eos", last)):
+        if token is None:
+            continue
+        adds[kind] = token == _content(settings.get(f"{kind}_token"))
+        number = ids.get(token, -1)
+        # A token that is added under another name is the one that a text gets.
+        if not (strange or adds[kind] or isinstance(settings.get(f"add_{kind}_token"), bool)) and 0 <= number < size:
+            found[kind], adds[kind] = number, True
     for kind, number in found.items():
         metadata.u32(_KINDS[kind], number)
-    _add_flags(metadata, tokenizer, settings)
-
-
-def _add_flags(metadata: MetadataBuilder, tokenizer: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    first, last, separates = _template_ends(tokenizer)
-    flags = {"bos": None if first is None else first == _content(settings.get("bos_token")), "eos": False}
-    if last is not None:
-        flags["eos"] = last == _content(settings.get("eos_token"))
-    if separates is not None:
-        flags["sep"] = separates
     for kind in ("bos", "eos", "sep"):
         said = settings.get(f"add_{kind}_token")
-        if isinstance(said, bool):
-            flags[kind] = said
-    for kind, flag in flags.items():
+        flag = said if isinstance(said, bool) else adds.get(kind)
         if flag is not None:
             metadata.flag(f"tokenizer.ggml.add_{kind}_token", flag)
+    return strange
+
+
+def _untold(tokenizer: Mapping[str, Any]) -> str | None:
+    """What the post-processor does beside adding one token on each side of a text."""
+    for step in _processors(tokenizer):
+        kind = step.get("type")
+        if kind == "TemplateProcessing":
+            parts = step.get("single")
+            tokens = ["Sequence" not in part for part in parts if isinstance(part, dict)] if isinstance(
+                parts, list
+            ) else []  # fmt: skip
+            text = tokens.index(False) if False in tokens else len(tokens)
+            if text > 1 or len(tokens) - text > 2:
+                return "several tokens on one side of a text"
+            return None
+        if kind not in (None, "ByteLevel"):
+            return f"what {shorten(kind)} adds to a text"
+    return None
+
+
+def _processors(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    processor = tokenizer.get("post_processor")
+    steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
 
 def _template_ends(tokenizer: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
     """Of the post-processor's template: the tokens before and behind a text, and whether it separates two texts."""
-    processor = tokenizer.get("post_processor")
-    steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
-    for step in steps if isinstance(steps, list) else []:
-        if isinstance(step, dict) and step.get("type") == "TemplateProcessing":
+    for step in _processors(tokenizer):
+        if step.get("type") == "TemplateProcessing":
             single, pair = _parts(step.get("single")), _parts(step.get("pair"))
             if len(single) < 2:
                 return None, None, None

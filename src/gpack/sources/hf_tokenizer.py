@@ -16,6 +16,8 @@ from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import MetadataType
 from ..sections.tokenizer import MERGES, TOKENS, TYPES
+from ..tokenizer.pretokenizers import ADD_BOS
+from ..tokenizer.settings import EXACT_TYPES, IGNORE_MERGES, NORMALIZER, USER_DEFINED_IDS
 from . import hf_files
 from .hf_config import HfConfig
 from .hf_files import HfFiles
@@ -27,8 +29,6 @@ from .metadata_build import MetadataBuilder
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MAX_TOKENS = 1 << 24
 MAX_PADDING = 1 << 20  # ids that nothing names
-# Keys of our own.
-NORMALIZER, IGNORE_MERGES = "tokenizer.gpack.normalizer", "tokenizer.gpack.ignore_merges"
 _SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
 _SPECIAL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
@@ -40,10 +40,17 @@ class TokenizerImport:
     Attributes:
         metadata: `tokenizer.*` entries, in GGUF's usual order; none where there is no tokenizer.
         faults: Why the model's own text cannot be tokenized with it, one sentence each.
+        places: The part of `tokenizer.json` that each fault is about.
     """
 
     metadata: MetadataBuilder = field(default_factory=MetadataBuilder)
     faults: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def fault(self, place: str, message: str) -> None:
+        """Notes a fault."""
+        self.faults.append(message)
+        self.places.append(place)
 
 
 def read_directory(path: str | os.PathLike[str]) -> TokenizerImport:
@@ -73,31 +80,52 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
     made = TokenizerImport()
     if hf_files.TOKENIZER not in files:
         if any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt")):
-            made.faults.append("the tokenizer is not in a tokenizer.json")
+            made.fault("", "the tokenizer is not in a tokenizer.json")
         return made
     tokenizer = files.json(hf_files.TOKENIZER, code="hf.tokenizer")
     reader = _Reader(tokenizer, files.folder / hf_files.TOKENIZER, vocab_size)
     kind = reader.model.get("type", "BPE" if "merges" in reader.model else None)
     if kind != "BPE":
-        made.faults.append(f"the tokenizer's model is {shorten(kind)}, not BPE")
+        made.fault("model.type", f"the tokenizer's model is {shorten(kind)}, not BPE")
         return made
+    for part in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if reader.model.get(part):
+            made.fault(f"model.{part}", f"the tokenizer has a {part}, which has no translation")
     if is_character_bpe(tokenizer):
         _add_character_bpe(made, reader)
     else:
-        _add_byte_bpe(made, reader)
-    add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens))
+        _add_byte_bpe(made, reader, detect_pre(tokenizer))
+    strange = add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens))
+    if strange:
+        made.fault("post_processor", f"the tokenizer adds {strange}, which has no translation")
     add_templates(made.metadata, files)
-    if not is_character_bpe(tokenizer):
-        _add_own(made, reader)
+    _add_own(made, reader)
     return made
 
 
-def _add_byte_bpe(made: TokenizerImport, reader: _Reader) -> None:
+def import_lists(files: HfFiles, model: dict[str, Any], path: Path, config: HfConfig, pre: str) -> TokenizerImport:
+    """The byte-level BPE of a folder without a `tokenizer.json`: nothing but what GGUF has keys for.
+
+    Args:
+        model: Vocabulary and merges, as `tokenizer.json` has them.
+
+    Raises:
+        FormatError: `hf.tokenizer`: the files are damaged or contradict one another.
+    """
+    made = TokenizerImport()
+    reader = _Reader({"model": model}, path, None)
+    _add_byte_bpe(made, reader, pre)
+    named = [{"content": token, "id": number} for number, token in enumerate(reader.tokens)]
+    add_special_ids(made.metadata, {"added_tokens": named}, files, config, len(named))
+    add_templates(made.metadata, files)
+    return made
+
+
+def _add_byte_bpe(made: TokenizerImport, reader: _Reader, pre: str | None) -> None:
     metadata = made.metadata
     metadata.text("tokenizer.ggml.model", "gpt2")
-    pre = detect_pre(reader.tokenizer)
     if pre is None:
-        made.faults.append("the rule that splits text before BPE is none that is known")
+        made.fault("pre_tokenizer", "the rule that splits text before BPE is none that is known")
     metadata.text("tokenizer.ggml.pre", pre or "default")
     metadata.texts(TOKENS, reader.tokens)
     metadata.numbers(TYPES, MetadataType.INT32, reader.types())
@@ -105,15 +133,23 @@ def _add_byte_bpe(made: TokenizerImport, reader: _Reader) -> None:
 
 
 def _add_own(made: TokenizerImport, reader: _Reader) -> None:
-    """Adds what GGUF has no keys for: how text is normalised, and merges that are ignored for whole tokens."""
-    kinds = normalizers(reader.tokenizer)
-    if kinds == ["NFC"]:
-        made.metadata.text(NORMALIZER, "nfc")
-    elif kinds:
-        made.faults.append(f"text is normalised by {shorten(', '.join(kinds))}, which has no translation")
-    # GGUF lets the name of the split rule imply it.
-    if reader.model.get("ignore_merges") is True and detect_pre(reader.tokenizer) != "llama-bpe":
-        made.metadata.flag(IGNORE_MERGES, True)
+    """Adds what GGUF has no keys for, or what it has defaults for that this tokenizer does not share."""
+    metadata, by_characters = made.metadata, is_character_bpe(reader.tokenizer)
+    if by_characters or detect_pre(reader.tokenizer) in ADD_BOS:
+        key = "tokenizer.ggml.add_bos_token"
+        if key not in metadata:
+            metadata.flag(key, False)
+    if not by_characters:
+        kinds = normalizers(reader.tokenizer)
+        if kinds == ["NFC"]:
+            metadata.text(NORMALIZER, "nfc")
+        elif kinds:
+            made.fault("normalizer", f"text is normalised by {shorten(', '.join(kinds))}, which has no translation")
+    metadata.flag(EXACT_TYPES, True)
+    if user_defined := reader.hidden():
+        metadata.text(USER_DEFINED_IDS, " ".join(map(str, user_defined)))
+    if not by_characters:
+        metadata.flag(IGNORE_MERGES, reader.model.get("ignore_merges") is True)
 
 
 def _add_character_bpe(made: TokenizerImport, reader: _Reader) -> None:
@@ -200,6 +236,10 @@ class _Reader:
             else:
                 types.append(BYTE if has_bytes and _is_byte(token) else NORMAL)
         return types
+
+    def hidden(self) -> list[int]:
+        """Tokens that are found in every text, and that the GGUF converter makes control tokens all the same."""
+        return sorted(n for n, special in self.added.items() if not special and _looks_special(self.tokens[n]))
 
     def merges(self) -> list[tuple[str, str]]:
         """The merges by rank; from `"a b"` strings or pairs."""

@@ -19,6 +19,7 @@ PREFIX = "tokenizer.ggml."
 NORMALIZER = "tokenizer.gpack.normalizer"  # "nfc": texts are normalised, as the model's tokenizer.json says
 EXACT_TYPES = "tokenizer.gpack.exact_types"  # true: types are the model's own, no token is special by name
 IGNORE_MERGES = "tokenizer.gpack.ignore_merges"  # bool; without it the pre-tokeniser's name decides
+USER_DEFINED_IDS = "tokenizer.gpack.user_defined"  # ids, as text: user-defined tokens whatever GGUF's types say
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
 MODELS = (BYTE_LEVEL, SENTENCE_PIECE)
 NONE = -1
@@ -44,11 +45,12 @@ class Settings:
         clean_spaces: llama.cpp's text output drops spaces before some signs.
         nfc: Texts are normalised to NFC.
         exact_types: Token types are the model's own; else llama.cpp's list of names makes control tokens too.
+        user_defined: Ids of user-defined tokens that have the type of control tokens.
     """
 
     __slots__ = (
         "add_bos", "add_eos", "add_space_prefix", "bos_id", "clean_spaces", "eos_id", "exact_types", "ignore_merges",
-        "model", "nfc", "pre", "rules", "unknown_id",
+        "model", "nfc", "pre", "rules", "unknown_id", "user_defined",
     )  # fmt: skip
 
     def __init__(self, lookup: Lookup, vocab_size: int) -> None:
@@ -88,6 +90,19 @@ class Settings:
             )  # fmt: skip
         self.nfc = normalizer == "nfc"
         self.exact_types = _typed(lookup, EXACT_TYPES, bool, False)
+        self.user_defined = _ids(_typed(lookup, USER_DEFINED_IDS, str, ""), vocab_size)
+
+
+def _ids(text: str, vocab_size: int) -> frozenset[int]:
+    parts = text.split()
+    # Few digits at most: Python refuses very long ones with another error.
+    found = frozenset(int(part) for part in parts if len(part) <= 10 and part.isascii() and part.isdigit())
+    if len(found) != len(parts) or any(token_id >= vocab_size for token_id in found):
+        raise FormatError(
+            f"it is no list of different ids of {vocab_size} tokens", code="tokenizer.setting", section="metadata",
+            field=USER_DEFINED_IDS,
+        )  # fmt: skip
+    return found
 
 
 def scalar(value_type: int, raw: bytes | memoryview) -> Any:

@@ -33,10 +33,12 @@ class Specials:
     Args:
         view: The vocabulary.
         by_name: Tokens of `CONTROL_NAMES` are control tokens whatever their type.
+        user_defined: Ids of tokens that are user-defined whatever their type.
     """
 
-    def __init__(self, view: GbtView, *, by_name: bool) -> None:
+    def __init__(self, view: GbtView, *, by_name: bool, user_defined: frozenset[int] = frozenset()) -> None:
         self._view = view
+        self._set_user_defined = user_defined
         self._by_name = by_name
         self._ids = view.special_tokens if view.special_tokens is not None else memoryview(b"")
         self._all: _Finder | None = None
@@ -65,12 +67,16 @@ class Specials:
         types, marks = self._view.token_types, mask
 
         def allowed(at: int, end: int, token_id: int) -> bool:
-            return 0 not in marks[at:end] or (types[token_id] == USER_DEFINED and not self.is_control(token_id))
+            if 0 not in marks[at:end] or token_id in self._set_user_defined:
+                return True
+            return types[token_id] == USER_DEFINED and not self.is_control(token_id)
 
         return self._finder(parse_special).partition(text, allowed)
 
     def is_control(self, token_id: int) -> bool:
         """Whether a token is left out where special tokens are skipped: a control token or the unknown one."""
+        if token_id in self._set_user_defined:
+            return False
         if self._view.token_types[token_id] in (UNKNOWN, CONTROL):
             return True
         if not self._by_name:
@@ -91,10 +97,11 @@ class Specials:
                 self._all = _Finder((self._view.token(token_id), token_id) for token_id in ids)
             return self._all
         if self._user_defined is None:
-            types, hidden = self._view.token_types, CONTROL_NAMES if self._by_name else ()
-            chosen = (i for i in self._listed() if types[i] == USER_DEFINED)
+            types, sure = self._view.token_types, self._set_user_defined
+            hidden = CONTROL_NAMES if self._by_name else ()
+            chosen = (i for i in self._listed() if types[i] == USER_DEFINED or i in sure)
             tokens = ((self._view.token(token_id), token_id) for token_id in chosen)
-            self._user_defined = _Finder(item for item in tokens if item[0] not in hidden)
+            self._user_defined = _Finder(item for item in tokens if item[0] not in hidden or item[1] in sure)
         return self._user_defined
 
     def _listed(self) -> Iterator[int]:

@@ -10,7 +10,7 @@ from ..generated.structs import MetadataKvHeaderV1, MetadataKvRowV1
 from ..sections.gbt import GbtView
 from .decode import ByteLevelDecoder, TextStream, clean_spaces
 from .settings import BYTE_LEVEL, NONE, Settings, scalar
-from .specials import Specials
+from .specials import USER_DEFINED, Specials
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Tokenizer:
         self._data = data
         self._scores = scores
         self._container = container
-        self._specials = Specials(view, by_name=not self.settings.exact_types)
+        self._specials = Specials(view, by_name=not self.settings.exact_types, user_defined=self.settings.user_defined)
         self._bpe: BpeEncoder | None = None
         self._spm: SpmEncoder | None = None
         self._decoder: ByteLevelDecoder | None = None
@@ -149,9 +149,9 @@ class Tokenizer:
             PathError: A file is missing or unreadable.
             FormatError, UnsupportedError: A file is damaged, or asks for what is not known.
         """
-        from .huggingface import read_directory
+        from ..sources.hf_tokenizer_dir import read_tokenizer
 
-        return cls.from_metadata(read_directory(path, pre=pre), path=path)
+        return cls.from_metadata(read_tokenizer(path, pre=pre), path=path)
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Value], *, path: object = None) -> Tokenizer:
@@ -384,7 +384,7 @@ class Tokenizer:
     def token_type(self, token_id: int) -> int:
         """GGUF's type of a token: 1 ordinary, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte."""
         self.token(token_id)
-        return self.view.token_types[token_id]
+        return USER_DEFINED if token_id in self.settings.user_defined else self.view.token_types[token_id]
 
     @property
     def chat_template(self) -> str | None:
