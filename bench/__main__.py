@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from gpack.cli import units
-from gpack.cli.table import render
 
 from .cases import CASES, Bench
-from .measure import Row
+from .measure import Row, table
 
 _MEMORY_DISK = Path("/dev/shm")
 # Two models and what is made of them; in memory, something must be left for everybody else.
@@ -43,14 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _folder(options.dir, quick=options.quick) as folder:
             print(f"in {folder}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", file=sys.stderr)
-            bench = Bench(folder, options.rounds, options.quick)
+            bench = Bench(folder, options.rounds, options.quick, options.vocabularies, options.dir)
             for name in options.only or CASES:
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 rows += CASES[name](bench)
     except KeyboardInterrupt:
         print("bench: interrupted; what was measured until then:", file=sys.stderr)
         status = 130
-    print(_table(rows))
+    print(table(rows))
     if options.json:
         options.json.write_text(json.dumps(_document(options, rows), indent=2) + "\n")
     return status
@@ -68,6 +67,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=CASES, help="one case; may be given several times")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each long job (default 5)")
     parser.add_argument("--dir", type=Path, help="where to put the files (default: memory if there is room, else /tmp)")
+    parser.add_argument(
+        "--vocabularies", type=Path, metavar="DIR",
+        help="real vocabularies: tokenizer.json in DIR or its folders, *.gguf (default: $GPACK_VOCABULARIES)",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser.parse_args(argv)
 
@@ -90,16 +93,6 @@ def _fits_in_memory(need: int) -> bool:
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
     return available >= need + _SPARE_MEMORY
-
-
-def _table(rows: Sequence[Row]) -> str:
-    said = {None: "", True: "reached", False: "MISSED"}
-    cells = [(row.what, row.ours, row.peer, row.ratio, row.target, said[row.reached], _cores(row)) for row in rows]
-    return render(cells, ("what", "ours", "peer", "ratio", "target", "", "others"))
-
-
-def _cores(row: Row) -> str:
-    return "" if row.elsewhere is None else f"{row.elsewhere:.1f} cores"
 
 
 def _document(options: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import gpack
 from gpack.cli import units
 
+from .cases_more import external_experts, per_layer_embeddings, tokens
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import FULL, QUICK, VOCABULARY, write_dense, write_moe, write_safetensors
 
@@ -27,11 +28,15 @@ class Bench:
         folder: Temporary, on a file system in memory where there is room.
         rounds: How often the long jobs run.
         quick: Small models, and no peers that take long.
+        vocabularies: Directory of real vocabularies; None: `GPACK_VOCABULARIES` names one, or they are made.
+        disk: For what must lie on a disk; None: the system's temporary folder.
     """
 
     folder: Path
     rounds: int
     quick: bool
+    vocabularies: Path | None = None
+    disk: Path | None = None
 
     def dense(self) -> Path:
         """A dense GGUF."""
@@ -198,6 +203,8 @@ def vocabulary(bench: Bench) -> list[Row]:
 
 
 CASES: dict[str, Callable[[Bench], list[Row]]] = {
+    "tokenizer": tokens,
+    "ple": per_layer_embeddings,
     "open": quick_open,
     "quick-verify": quick_verify,
     "vocabulary": vocabulary,
@@ -205,4 +212,5 @@ CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "export": export,
     "convert-dense": convert_dense,
     "convert-moe": convert_moe,
+    "external": external_experts,
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpack.cli import units
+from gpack.cli.table import render
 
 Outcome = dict[str, Any]
 Way = Callable[[], Outcome]
@@ -174,3 +175,14 @@ def command(*words: object) -> Outcome:
     started = time.perf_counter()
     subprocess.run([str(word) for word in words], stdout=subprocess.DEVNULL, check=True, env=ENVIRONMENT)
     return {"seconds": time.perf_counter() - started}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The report."""
+    said = {None: "", True: "reached", False: "MISSED"}
+    cells = [(row.what, row.ours, row.peer, row.ratio, row.target, said[row.reached], _cores(row)) for row in rows]
+    return render(cells, ("what", "ours", "peer", "ratio", "target", "", "others"))
+
+
+def _cores(row: Row) -> str:
+    return "" if row.elsewhere is None else f"{row.elsewhere:.1f} cores"

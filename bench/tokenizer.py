@@ -1,9 +1,9 @@
 """The tokeniser beside its peers, in one run: start, load, a megabyte of text, and texts that are one long piece.
 
-`python -m bench.tokenizer DIRECTORY` takes a directory with a byte-level `tokenizer.json` (Qwen3.5's, for the numbers
-in spec/tokenizer.md). Everything runs on one thread, in turn; medians of
-processor time are printed. Peers that are not installed
-are skipped by name.
+`python -m bench.tokenizer DIRECTORY` takes a directory with byte-level `tokenizer.json` files, its own or its
+subdirectories' (Qwen3.5's, for the numbers in spec/tokenizer.md), and GGUF files of SentencePiece-style vocabularies;
+without one, vocabularies are made. Everything runs on one thread, in turn; medians of processor time are printed. Peers
+that are not installed are skipped by name.
 """
 
 from __future__ import annotations
@@ -15,14 +15,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from bench.measure import Row, Samples, bound, compare, table
 from bench.tokenizer_texts import mixed_text
+from bench.vocabularies import Vocabularies, given, made
+from gpack.cli import units
 
+CASE = "tokenizer"
 MEGABYTE = 1_000_000
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+# The most that is allowed: start above a bare interpreter, load and first encode, a run against ordinary text.
+START, LOAD, RUN = 0.020, 0.002, 3
+_RUNS = {
+    "one letter": "a", "spaces": " ", "digits": "7", "one emoji": "\U0001f642", "one ideograph": "\u4e2d", "=": "=",
+}  # fmt: skip
 
 _OURS = "from gpack.tokenizer import Tokenizer; Tokenizer.open({!r}).encode('Hello')"
 _THEIRS = "from tokenizers import Tokenizer; Tokenizer.from_file({!r}).encode('Hello').ids"
@@ -61,19 +71,35 @@ def _processor_time() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def in_turn(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Medians of calls that run one after the other, round by round."""
+def in_turn(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Samples]:
+    """Calls that run one after the other, round by round."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             times[name].append(seconds(call))
-    return {name: median(found) for name, found in times.items()}
+    return {name: Samples(tuple(found)) for name, found in times.items()}
 
 
-def start(pack: Path, folder: Path, rounds: int) -> None:
+def measure(vocabularies: Vocabularies, rounds: int) -> list[Row]:
+    """All measurements with these vocabularies."""
+    os.environ.update(ONE_THREAD)
+    rows = []
+    for folder in vocabularies.byte_level:
+        with tempfile.TemporaryDirectory() as place:
+            pack = make_pack(folder, Path(place))
+            found = start(pack, folder, rounds) + load(pack, rounds)
+            found += throughput(pack, folder, rounds, real=vocabularies.real)
+        rows += [replace(row, what=f"{folder.name}: {row.what}") for row in found]
+    for path in vocabularies.scored:
+        rows += [replace(row, what=f"{path.stem}: {row.what}") for row in scored(path, rounds)]
+    return rows
+
+
+def start(pack: Path, folder: Path, rounds: int) -> list[Row]:
     """From process start to the first encoded word."""
-    programs = {"bare interpreter": "pass", "gpack": _OURS.format(str(pack))}
-    if _installed("tokenizers"):
+    programs = {"bare": "pass", "gpack": _OURS.format(str(pack))}
+    what = "process start to first word, above a bare interpreter"
+    if installed("tokenizers"):
         programs["tokenizers"] = _THEIRS.format(str(folder / "tokenizer.json"))
     environment = {**os.environ, **ONE_THREAD}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled modules are kept, as in every installation
@@ -81,14 +107,22 @@ def start(pack: Path, folder: Path, rounds: int) -> None:
     def run(program: str) -> Callable[[], Any]:
         return lambda: subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
-    found = in_turn({name: run(program) for name, program in programs.items()}, rounds)
-    print("process start to the first encoded word")
-    for name, value in found.items():
-        above = value - found["bare interpreter"]
-        print(f"  {name:20} {value * 1e3:9.1f} ms   {above * 1e3:+9.1f} ms above a bare interpreter")
+    ways = {name: run(program) for name, program in programs.items()}
+    ways["gpack"]()  # writes compiled modules
+    found = in_turn(ways, rounds)
+    bare = found["bare"].median
+    rows = [bound(CASE, what, found["gpack"].median - bare, START, units.duration)]
+    if "tokenizers" not in found:
+        return [*rows, skipped(what, "tokenizers")]
+    ours, theirs = _above(found["gpack"], bare), _above(found["tokenizers"], bare)
+    return [*rows, compare(CASE, what, ours, theirs, "tokenizers", 1)]
 
 
-def load(pack: Path, rounds: int) -> None:
+def _above(times: Samples, bare: float) -> Samples:
+    return Samples(tuple(value - bare for value in times.seconds))
+
+
+def load(pack: Path, rounds: int) -> list[Row]:
     """Load and first encode in a process that has the module."""
     from gpack.tokenizer import Tokenizer
 
@@ -96,110 +130,136 @@ def load(pack: Path, rounds: int) -> None:
         with Tokenizer.open(pack) as tokenizer:
             tokenizer.encode("Hello")
 
-    print("load and first encode, in process")
-    first = seconds(once)
-    found = in_turn({"gpack": once}, rounds)
-    print(f"  {'gpack':20} {found['gpack'] * 1e3:9.3f} ms   (the very first: {first * 1e3:.3f} ms)")
+    once()
+    found = in_turn({"gpack": once}, max(rounds, 11))
+    return [bound(CASE, "load and first encode, in process", found["gpack"].median, LOAD, units.duration)]
 
 
-def throughput(pack: Path, folder: Path, rounds: int) -> None:
-    """A megabyte of prose, code and CJK on one thread."""
+def throughput(pack: Path, folder: Path, rounds: int, *, real: bool) -> list[Row]:
+    """A megabyte of prose, code and CJK on one thread.
+
+    Args:
+        real: The vocabulary was trained: any pair that makes a token is a merge, as tiktoken assumes. Of random merges
+            that is not true, and its ids are not compared.
+    """
     from gpack.tokenizer import Tokenizer
 
     ours = Tokenizer.open(pack)
     text = mixed_text(MEGABYTE)
     expected = ours.encode_compiled(text)
     if expected is None:
-        print("1 MB of mixed text: skipped, numba is not installed")
-        return
+        return [skipped("1 MB of mixed text, compiled code", "numba")]
 
     def cold() -> None:
         ours.forget()
         ours.encode(text)
 
-    calls: dict[str, Callable[[], Any]] = {"gpack, no word known": cold, "gpack": lambda: ours.encode(text)}
-    if _installed("tokenizers"):
+    what = f"{units.size(len(text.encode()))} of prose, code and CJK, no word known"
+    calls: dict[str, Callable[[], Any]] = {"gpack": cold, "again": lambda: ours.encode(text)}
+    rows = []
+    if installed("tokenizers"):
         import tokenizers
 
         theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        print(f"  same ids as tokenizers: {theirs.encode(text).ids == expected}")
-        calls["tokenizers"] = lambda: theirs.encode(text).ids
-        calls["tokenizers, no offsets"] = lambda: theirs.encode_batch_fast([text])[0].ids
-    if _installed("tiktoken"):
-        encoding = _tiktoken(ours, folder)
-        print(f"  same ids as tiktoken:   {encoding.encode_ordinary(text) == expected}")
+        calls["tokenizers"] = lambda: theirs.encode(text, add_special_tokens=False).ids
+        calls["tokenizers without offsets"] = lambda: theirs.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        rows.append(
+            _same("tokenizers", calls["tokenizers"]() == ours.encode(text, add_special=False, parse_special=True))
+        )
+    else:
+        rows.append(skipped(what, "tokenizers"))
+    encoding = _tiktoken(ours, folder) if installed("tiktoken") else None
+    if encoding is not None:
         calls["tiktoken"] = lambda: encoding.encode_ordinary(text)
+        if real:
+            rows.append(_same("tiktoken", calls["tiktoken"]() == ours.encode(text, add_special=False)))
+    else:
+        takes = "" if not installed("tiktoken") else "takes one regular expression, this vocabulary has several"
+        rows.append(skipped(what, "tiktoken", takes))
     found = in_turn(calls, rounds)
-    size = len(text.encode())
-    print(f"{size} bytes of prose, code and CJK, {len(expected)} tokens, one thread")
-    for name, value in found.items():
-        ratio = value / found["gpack, no word known"]
-        print(f"  {name:24} {value * 1e3:9.1f} ms   {size / value / 1e6:7.1f} MB/s   {ratio:5.2f} x")
-    plain = seconds(lambda: Tokenizer.open(pack).encode_plain(text))
-    print(f"  {'gpack, plain Python':24} {plain * 1e3:9.1f} ms   {size / plain / 1e6:7.1f} MB/s")
-    linearity(ours, found["gpack, no word known"], rounds)
+    peers = [name for name in calls if name not in {"gpack", "again"}]
+    rows += [compare(CASE, what, found["gpack"], found[name], name, 1) for name in peers]
+    rows.append(Row(CASE, "the same, words known", str(found["again"]), data=found["again"].to_dict()))
+    plain = Samples((seconds(lambda: Tokenizer.open(pack).encode_plain(text)),))
+    rows.append(Row(CASE, "the same, plain Python", str(plain), data=plain.to_dict()))
+    return rows + runs(ours, found["gpack"], rounds)
 
 
-def linearity(ours: Any, ordinary: float, rounds: int) -> None:
-    """Megabytes that are one piece, against ordinary text."""
-    print("1 MB of one kind, against the mixed text")
-    texts = {
-        "one letter": "a",
-        "spaces": " ",
-        "digits": "7",
-        "one emoji": "\U0001f642",
-        "a, no vowel": "xq",
-        "ideograph": "\u4e2d",
-    }
-    for name, unit in texts.items():
+def scored(path: Path, rounds: int) -> list[Row]:
+    """The same megabytes with a SentencePiece-style vocabulary."""
+    from gpack.tokenizer import Tokenizer
+
+    ours = Tokenizer.from_gguf(path)
+    text = mixed_text(MEGABYTE)
+    expected = ours.encode_compiled(text)
+    if expected is None:
+        return [skipped("1 MB of mixed text, compiled code", "numba")]
+    what = f"{units.size(len(text.encode()))} of prose, code and CJK"
+    found = in_turn({"gpack": lambda: ours.encode(text)}, rounds)["gpack"]
+    plain = Samples((seconds(lambda: ours.encode_plain(text)),))
+    same = ours.encode_plain(text) == expected
+    rows = [
+        compare(CASE, what, found, plain, "plain Python", 1),
+        Row(CASE, "same ids as plain Python", "yes" if same else "no", target="yes", reached=same),
+    ]
+    return rows + runs(ours, found, rounds)
+
+
+def runs(ours: Any, ordinary: Samples, rounds: int) -> list[Row]:
+    """Megabytes of one character over and over, against ordinary text."""
+    rows = []
+    for name, unit in _RUNS.items():
         text = unit * (MEGABYTE // len(unit.encode()))
 
         def once(text: str = text) -> None:
             ours.forget()
             ours.encode(text)
 
-        value = in_turn({name: once}, rounds)[name]
-        print(f"  {name:20} {value * 1e3:9.1f} ms   {value / ordinary:5.2f} x")
+        found = in_turn({name: once}, rounds)[name]
+        rows.append(compare(CASE, f"1 MB of one kind: {name}", found, ordinary, "the mixed text", RUN))
+    return rows
+
+
+def _same(peer: str, same: bool) -> Row:
+    return Row(CASE, f"same ids as {peer}", "yes" if same else "no", target="yes", reached=same)
 
 
 def _tiktoken(ours: Any, folder: Path) -> Any:
-    """The encoding that tiktoken makes of the same vocabulary and rule."""
+    """The encoding that tiktoken makes of the same vocabulary and rule; None where that is several expressions."""
     import json
 
     import tiktoken
 
     root = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    pattern = next(
-        part["pattern"]["Regex"] for part in root["pre_tokenizer"]["pretokenizers"] if part["type"] == "Split"
-    )
+    parts = root["pre_tokenizer"].get("pretokenizers", [])
+    patterns = [part["pattern"].get("Regex") for part in parts if part["type"] == "Split"]
+    if len(patterns) != 1 or patterns[0] is None or any(part["type"] not in {"Split", "ByteLevel"} for part in parts):
+        return None
     ranks = {ours.piece(token_id): token_id for token_id in root["model"]["vocab"].values()}
-    return tiktoken.Encoding("same", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    return tiktoken.Encoding("same", pat_str=patterns[0], mergeable_ranks=ranks, special_tokens={})
 
 
-def _installed(name: str) -> bool:
-    from importlib.util import find_spec
+def installed(name: str) -> bool:
+    """Whether a peer is there."""
+    return find_spec(name) is not None
 
-    if find_spec(name) is None:
-        print(f"skipped: {name} is not installed")
-        return False
-    return True
+
+def skipped(what: str, name: str, why: str = "") -> Row:
+    """A line for what could not be measured."""
+    return Row(CASE, what, f"skipped: {name} {why or 'is not installed'}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints all measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, help="directory with tokenizer.json")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.tokenizer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="directory of vocabularies (default: made here)")
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args(arguments)
-    os.environ.update(ONE_THREAD)
-    if options.folder is None or not (options.folder / "tokenizer.json").is_file():
-        print("tokenizer: skipped, no directory with a tokenizer.json was named")
-        return 0
     with tempfile.TemporaryDirectory() as place:
-        pack = make_pack(options.folder, Path(place))
-        start(pack, options.folder, options.rounds)
-        load(pack, options.rounds)
-        throughput(pack, options.folder, options.rounds)
+        vocabularies = given(options.folder) if options.folder else made(Path(place))
+        print(table(measure(vocabularies, options.rounds)))
     return 0
 
 
