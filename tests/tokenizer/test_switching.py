@@ -81,6 +81,10 @@ def test_machine_code_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     os.utime(found)
     assert Switch("nothing").price() in (LOADING, LOADING_BESIDE_NUMBA)
     assert Switch("missing").price() == COMPILING
+    newer = source.with_name("part.py")
+    newer.write_text("")
+    os.utime(newer, (1 << 32, 1 << 32))
+    assert Switch("nothing", "part").price() == COMPILING
 
 
 def test_the_same_ids_before_and_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -246,8 +246,8 @@ def match_run(rule: int, points: Any, classes: Any, i: int, end: int) -> int:
         found = i + 3 <= end and 0x30 <= points[i] <= 0x39 and 0x30 <= points[i + 1] <= 0x39
         return i + 3 if found and 0x30 <= points[i + 2] <= 0x39 else -(i + 1)
     j = i
-    spaced = rule in (LISTED_WORD, LISTED_SIGNS, WORD, SIGNS) and classes[i] & CLASS == SPACE
-    if spaced and i + 1 < end and belongs(rule, points[i + 1], classes[i + 1]):
+    spaced = rule in (LISTED_WORD, LISTED_SIGNS, WORD, SIGNS)
+    if spaced and classes[i] & CLASS == SPACE and i + 1 < end and belongs(rule, points[i + 1], classes[i + 1]):
         j = i + 1
     longest = end
     if rule in (NEWLINE, DIGIT):
@@ -257,7 +257,12 @@ def match_run(rule: int, points: Any, classes: Any, i: int, end: int) -> int:
     k = j
     while k < longest and belongs(rule, points[k], classes[k]):
         k += 1
-    return k if k > j else -(i + 1)
+    if k > j:
+        return k
+    k = i + 1
+    while k < end and not belongs(rule, points[k], classes[k]) and not (spaced and classes[k] & CLASS == SPACE):
+        k += 1
+    return -k
 
 
 def match(rule: int, points: Any, classes: Any, i: int, end: int) -> int:

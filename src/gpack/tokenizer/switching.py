@@ -30,11 +30,13 @@ class Switch:
         possible: False once it turned out that numba is not installed.
     """
 
-    def __init__(self, kernels: str) -> None:
+    def __init__(self, kernels: str, *uses: str) -> None:
+        """Takes the names of the file of kernels and of those whose functions are compiled into it."""
         self.spent = 0
         self.loaded = False
         self.possible = True
         self._kernels = kernels
+        self._files = (kernels, *uses)
         self._price = 0
 
     def pays(self, cost: int) -> bool:
@@ -62,7 +64,7 @@ class Switch:
                 places += [os.path.join(place, name) for name in _names(place) if name.startswith(parent)]
         first, last = self._kernels + ".encode-", f".py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
         try:
-            edited = os.stat(os.path.join(folder, self._kernels + ".py")).st_mtime
+            edited = max(os.stat(os.path.join(folder, name + ".py")).st_mtime for name in self._files)
             return any(
                 os.stat(os.path.join(place, name)).st_mtime >= edited
                 for place in places
@@ -88,5 +90,5 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-BYTE_PAIRS = Switch("kernels")
-SCORES = Switch("spm_kernels")
+BYTE_PAIRS = Switch("kernels", "split")
+SCORES = Switch("spm_kernels", "kernels")
