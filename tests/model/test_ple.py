@@ -397,3 +397,24 @@ def test_missing_files(tmp_path: Path) -> None:
         with pytest.raises(errors.PathError) as caught:
             open_table(tmp_path / name)
         assert caught.value.code == code
+
+
+def test_modes_by_name(table: tuple[Path, Any]) -> None:
+    path, values = table
+    for name in ("mmap", "direct"):
+        with open_table(path, io=name) as opened:
+            assert opened.io is PleIo(name)
+            assert (opened.rows([3, 4999]) == values[[3, 4999]]).all()
+    with pytest.raises(errors.UsageError, match="no mode 'map'"):
+        open_table(path, io="map")
+
+
+def test_rows_that_are_no_integers_and_closed_tables(table: tuple[Path, Any]) -> None:
+    opened = open_table(table[0])
+    for ids in ([1.0], ["a"], [2**70]):
+        with pytest.raises(errors.UsageError):
+            opened.rows(ids)  # type: ignore[arg-type]
+    opened.rows([1])
+    opened.close()
+    with pytest.raises(errors.ClosedError):
+        opened.rows([1])

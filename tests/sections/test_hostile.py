@@ -198,7 +198,10 @@ def test_extreme_fields_of_every_record(tmp_path: Path, kind: int) -> None:
                     pack.section(kind).data[at : at + record.SIZE] = record.encode()
                     path = write(tmp_path / "a", pack)
                     report = verify(path).report
-                    assert not report.ok or name in ("source_version", "source_alignment", "codebook", "act_kind"), (name, extreme)
+                    assert not report.ok or name in ("source_version", "source_alignment", "codebook", "act_kind"), (
+                        name,
+                        extreme,
+                    )
                     Container.open(path).close()
             setattr(record, name, value)
 

@@ -229,6 +229,7 @@ def test_without_full_digests_a_changed_expert_passes_and_with_them_it_does_not(
         (lambda path: path.unlink(), "shard.missing", 3),
         (lambda path: os.truncate(path, 9999), "shard.size", 1),
         (lambda path: path.write_bytes(bytes(path.stat().st_size)), "shard.header", 1),
+        (lambda path: path.write_bytes(bytes(50_000)), "shard.header", 1),  # another file, of another size
     ],
 )
 def test_the_command_tells_the_faults_apart(

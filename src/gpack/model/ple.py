@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..container.structure import open_file
-from ..errors import BoundsError, MissingError, PathError, UsageError
+from ..errors import BoundsError, ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import PAGE, GgmlType, SectionKind
 from ..pack import Pack
 from ..pack import open as open_pack
@@ -42,6 +42,19 @@ class PleIo(Enum):
 
     Direct = "direct"  # 4 KiB-aligned reads past the page cache, and a cache of rows of our own
     Mmap = "mmap"  # the mapped file, and the system's page cache
+
+
+def _mode(io: PleIo | str) -> PleIo:
+    """The mode, also by its name.
+
+    Raises:
+        UsageError: There is no such mode.
+    """
+    try:
+        return PleIo(io)
+    except ValueError as error:
+        names = ", ".join(mode.value for mode in PleIo)
+        raise UsageError(f"there is no mode {io!r}", code="usage", hint=f"the modes are {names}") from error
 
 
 @dataclass(frozen=True)
@@ -84,12 +97,13 @@ class PleTable:
         ggml_type: int,
         ne0: int,
         ne1: int,
-        io: PleIo,
+        io: PleIo | str,
         cache_bytes: int,
         reads_in_flight: int,
     ) -> None:
         """`open_gpack` and `open_raw` are the ways to make one."""
-        self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, io
+        self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, _mode(io)
+        self._closed = False
         self.row_bytes = _row_bytes(ggml_type, ne0)
         self._offset, self._path = offset, path
         self._lock = threading.Lock()
@@ -99,7 +113,7 @@ class PleTable:
         self._queue: ReadQueue | None = None
         self._asked_queue = False
         self._arena: mmap.mmap | None = None
-        self._file = RangeFile(descriptor, path, direct=io is PleIo.Direct)
+        self._file = RangeFile(descriptor, path, direct=self.io is PleIo.Direct)
         self.fallback = self._file.refusal
         try:
             if offset < 0 or ne1 < 0 or offset + ne1 * self.row_bytes > self._file.size:
@@ -108,7 +122,7 @@ class PleTable:
                     f"{self._file.size} bytes",
                     code="ple.bounds", path=path, offset=offset,
                 )  # fmt: skip
-            if io is PleIo.Mmap:
+            if self.io is PleIo.Mmap:
                 self._map()
         except BaseException:
             self._file.close()
@@ -125,7 +139,7 @@ class PleTable:
         ggml_type: int,
         ne0: int,
         ne1: int,
-        io: PleIo = PleIo.Direct,
+        io: PleIo | str = PleIo.Direct,
         cache_bytes: int = CACHE_BYTES,
         reads_in_flight: int = READS_IN_FLIGHT,
     ) -> Self:
@@ -155,7 +169,7 @@ class PleTable:
         cls,
         pack: Pack | str | os.PathLike[str],
         *,
-        io: PleIo = PleIo.Direct,
+        io: PleIo | str = PleIo.Direct,
         cache_bytes: int = CACHE_BYTES,
         reads_in_flight: int = READS_IN_FLIGHT,
     ) -> Self:
@@ -181,7 +195,7 @@ class PleTable:
         cls,
         table: Located,
         *,
-        io: PleIo = PleIo.Direct,
+        io: PleIo | str = PleIo.Direct,
         cache_bytes: int = CACHE_BYTES,
         reads_in_flight: int = READS_IN_FLIGHT,
     ) -> Self:
@@ -207,7 +221,12 @@ class PleTable:
             BoundsError: `ple.row`: there is no such row.
             PathError: The file was cut, or the disk failed.
         """
-        asked = np.asarray(ids, np.int64)
+        if self._closed:
+            raise ClosedError("the table was closed", code="pack.closed", path=self._path)
+        given = np.asarray(ids)
+        if given.size and given.dtype.kind not in "iu":
+            raise UsageError(f"rows are asked for by integers, not {given.dtype}", code="usage", path=self._path)
+        asked = given.astype(np.int64)
         if asked.size and not (asked.min() >= 0 and asked.max() < self.ne1):
             wrong = asked[(asked < 0) | (asked >= self.ne1)].flat[0]
             raise BoundsError(f"there is no row {wrong}, the table has {self.ne1}", code="ple.row", path=self._path)
@@ -342,6 +361,7 @@ class PleTable:
             self._queue.close()
             self._queue = None
         self._view = self._arena = None
+        self._closed = True
         self._file.close()
 
     def __enter__(self) -> Self:
