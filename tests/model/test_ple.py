@@ -413,7 +413,7 @@ def test_rows_that_are_no_integers_and_closed_tables(table: tuple[Path, Any]) ->
     opened = open_table(table[0])
     for ids in ([1.0], ["a"], [2**70]):
         with pytest.raises(errors.UsageError):
-            opened.rows(ids)  # type: ignore[arg-type]
+            opened.rows(ids)
     opened.rows([1])
     opened.close()
     with pytest.raises(errors.ClosedError):
