@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -70,21 +69,32 @@ def test_machine_code_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     tag = f"py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}"
     kept = tmp_path / "tokenizer_0123"
     kept.mkdir()
+    mark = switching.fingerprint("nothing")
     assert Switch("nothing").price() == COMPILING
-    for name in (f"nothing.other-1.{tag}.nbi", "nothing.encode-1.py27.nbi", f"some_nothing.encode-1.{tag}.nbi"):
-        (kept / name).write_text("")
+    for name in (
+        f"nothing.other_{mark}-1.{tag}",
+        f"nothing.encode_{mark}-1.py27",
+        f"some_nothing.encode_{mark}-1.{tag}",
+    ):
+        (kept / f"{name}.nbi").write_text("")
     assert Switch("nothing").price() == COMPILING
-    found = kept / f"nothing.encode-1.{tag}.nbi"
-    found.write_text("")
-    os.utime(found, (1, 1))
-    assert Switch("nothing").price() == COMPILING
-    os.utime(found)
+    (kept / f"nothing.encode_{mark}-1.{tag}.nbi").write_text("")
     assert Switch("nothing").price() in (LOADING, LOADING_BESIDE_NUMBA)
+    source.write_text("# edited")
+    assert Switch("nothing").price() == COMPILING
     assert Switch("missing").price() == COMPILING
-    newer = source.with_name("part.py")
-    newer.write_text("")
-    os.utime(newer, (1 << 32, 1 << 32))
-    assert Switch("nothing", "part").price() == COMPILING
+
+
+def test_numba_keeps_machine_code_under_the_name_that_is_looked_for() -> None:
+    """Whichever version of numba it is."""
+    pytest.importorskip("numba", reason="compiled code needs numba")
+    from gpack.tokenizer import kernels, spm_kernels
+
+    for module, sources in ((kernels, ("kernels", "split")), (spm_kernels, ("spm_kernels", "kernels", "split"))):
+        cache = getattr(module.encode._cache, "_cache_file", None)
+        if cache is not None:
+            mark = switching.fingerprint(*sources)
+            assert cache._index_name.startswith(f"{module.__name__.rpartition('.')[2]}.encode_{mark}-")
 
 
 def test_the_same_ids_before_and_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

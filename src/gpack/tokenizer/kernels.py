@@ -8,7 +8,6 @@ compiled into their callers: a call counts references to every array, which cost
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numba
@@ -16,12 +15,12 @@ import numpy as np
 from numba.extending import register_jitable
 
 from . import split
+from .switching import fingerprint
 
 _SHORT = 48  # bytes of a piece up to which looking at all pairs beats bookkeeping
 _CACHED_LENGTH = 128  # bytes of a piece that is remembered
 _MULTIPLIER = 0x9E3779B97F4A7C15
-# numba keeps machine code as long as this file is unchanged; where `split` was edited later, it is compiled anew.
-_FRESH = os.stat(split.__file__).st_mtime <= os.stat(__file__).st_mtime + 60
+_SOURCES = fingerprint("kernels", "split")
 
 for _function in (
     split.contraction, split.spaces, split.match_gpt2, split.match_words, split.cased_word, split.match_cased,
@@ -32,8 +31,14 @@ for _function in (
 
 def _compile(function: Any) -> Any:
     """Compiles at the first call; machine code is kept on disk where the package's folder or the user's is writable."""
+    return keep(function, _SOURCES)
+
+
+def keep(function: Any, sources: str) -> Any:
+    """Compiles at the first call; what is kept has the fingerprint of its sources in its name."""
+    function.__qualname__ += "_" + sources
     try:
-        return numba.njit(function, cache=_FRESH, nogil=True)
+        return numba.njit(function, cache=True, nogil=True)
     except RuntimeError:  # no place for a cache
         return numba.njit(function, nogil=True)
 

@@ -7,28 +7,23 @@ rank is the place of its score, the highest first; equal scores are one rank, wh
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-import numba
 import numpy as np
 
 from . import kernels
 from .kernels import pop, push
+from .switching import fingerprint
 
 _SHORT = 32  # symbols up to which looking at all pairs beats bookkeeping
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _BASE = 0x100000001B3
 _SPACE = 0x2581
-# As in `kernels`: where that file was edited later than this one, the machine code on disk does not count.
-_FRESH = os.stat(kernels.__file__).st_mtime <= os.stat(__file__).st_mtime + 60
+_SOURCES = fingerprint("spm_kernels", "kernels", "split")
 
 
 def _compile(function: Any) -> Any:
-    try:
-        return numba.njit(function, cache=_FRESH, nogil=True)
-    except RuntimeError:  # no place for a cache
-        return numba.njit(function, nogil=True)
+    return kernels.keep(function, _SOURCES)
 
 
 @_compile

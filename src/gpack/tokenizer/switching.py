@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from zlib import crc32
 
 # Loading takes 0.4 s, half of it numba's own import; a million characters in plain Python take 0.7 s.
 LOADING = 500_000
@@ -31,7 +32,7 @@ class Switch:
     """
 
     def __init__(self, kernels: str, *uses: str) -> None:
-        """Takes the names of the file of kernels and of those whose functions are compiled into it."""
+        """Takes the names of the file of kernels and of those whose functions are compiled into them."""
         self.spent = 0
         self.loaded = False
         self.possible = True
@@ -62,17 +63,27 @@ class Switch:
         for place in (os.environ.get("NUMBA_CACHE_DIR"), os.path.join(user, "numba")):
             if place:
                 places += [os.path.join(place, name) for name in _names(place) if name.startswith(parent)]
-        first, last = self._kernels + ".encode-", f".py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
         try:
-            edited = max(os.stat(os.path.join(folder, name + ".py")).st_mtime for name in self._files)
-            return any(
-                os.stat(os.path.join(place, name)).st_mtime >= edited
-                for place in places
-                for name in _names(place)
-                if name.startswith(first) and name.endswith(last)
-            )
+            first = f"{self._kernels}.encode_{fingerprint(*self._files)}-"
         except OSError:
             return False
+        last = f".py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
+        return any(name.startswith(first) and name.endswith(last) for place in places for name in _names(place))
+
+
+def fingerprint(*names: str) -> str:
+    """Tells the sources of compiled code apart: it is part of the names under which numba keeps machine code.
+
+    numba itself looks at one file only, and would go on with what was made of an older version of another.
+
+    Raises:
+        OSError: A source is not there.
+    """
+    value = 0
+    for name in names:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"), "rb") as file:
+            value = crc32(file.read(), value)
+    return f"{value:08x}"
 
 
 def cost(text: str, pieces: list[str]) -> int:
@@ -91,4 +102,4 @@ def _names(folder: str) -> list[str]:
 
 
 BYTE_PAIRS = Switch("kernels", "split")
-SCORES = Switch("spm_kernels", "kernels")
+SCORES = Switch("spm_kernels", "kernels", "split")
