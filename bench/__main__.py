@@ -1,7 +1,7 @@
 """`python -m bench`: measures GPACK and its peers by turns in the same run, and says which targets were reached.
 
-It makes its own files, in memory (/dev/shm) where there is room, and removes them whatever happens. Times are medians
-with the smallest and the largest, of the calmest rounds. The column `others` says how many cores other programs kept
+It makes its own files in the folder for temporary files, or in `--dir`, and removes them whatever happens; they are read from
+the page cache, and waiting for the disk is told apart. Times are medians with the smallest and the largest, of the calmest rounds. The column `others` says how many cores other programs kept
 busy meanwhile: where that is not near 0, conversion and verification lacked the second core. Ratios mean more than
 times, since both sides had the same machine.
 Speed is no assertion: the exit code is 0 whether or not a target was reached.
@@ -27,10 +27,8 @@ from gpack.cli import units
 from .cases import CASES, Bench
 from .measure import Row, table
 
-_MEMORY_DISK = Path("/dev/shm")
-# Two models and what is made of them; in memory, something must be left for everybody else.
+# Two models and what is made of them.
 _SPACE = {False: 8 << 30, True: 1 << 30}
-_SPARE_MEMORY = 2 << 30
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,20 +77,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _folder(wanted: Path | None, *, quick: bool) -> Iterator[Path]:
     """A temporary folder with enough room, removed at the end."""
     need = _SPACE[quick]
-    place = wanted or (_MEMORY_DISK if _fits_in_memory(need) else Path(tempfile.gettempdir()))
+    place = wanted or Path(tempfile.gettempdir())
     free = shutil.disk_usage(place).free
     if free < need:
         raise SystemExit(f"bench: {place} has {units.size(free)} free, {units.size(need)} are needed; see --dir")
     with tempfile.TemporaryDirectory(prefix="gpack-bench-", dir=place) as folder:
         yield Path(folder)
-
-
-def _fits_in_memory(need: int) -> bool:
-    if not _MEMORY_DISK.is_dir() or shutil.disk_usage(_MEMORY_DISK).free < need:
-        return False
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    return available >= need + _SPARE_MEMORY
 
 
 def _document(options: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from .. import errors
 
+_STEP = 8 << 20  # bytes that are claimed at a time
+
 
 class AtomicFile:
     """`<output>.tmp.<pid>` beside the destination, as a context manager.
@@ -36,6 +38,7 @@ class AtomicFile:
             raise errors.PathError("the output is a device or a pipe", code="io.not_a_file", path=destination)
         self.path = self.destination.with_name(f"{self.destination.name}.tmp.{os.getpid()}")
         self._committed = False
+        self._size, self._reserved = size, 0
         try:
             remove_abandoned(self.destination)
             check_space(self.destination, size)
@@ -45,7 +48,7 @@ class AtomicFile:
             raise write_error(error, self.destination, size) from error
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _reserve(self.descriptor, size)
+            os.ftruncate(self.descriptor, size)
         except BaseException as error:
             self._discard()
             if isinstance(error, OSError):
@@ -60,12 +63,29 @@ class AtomicFile:
         """
         view = memoryview(data)
         try:
+            self._reserve(offset + len(view))
             while view:
                 count = os.pwrite(self.descriptor, view, offset)
                 view = view[count:]
                 offset += count
         except OSError as error:
             raise write_error(error, self.destination, len(view)) from error
+
+    def _reserve(self, end: int) -> None:
+        """Claims space up to `end` and a little beyond, which makes the writes cheaper.
+
+        In steps, for on some file systems claiming costs as much as writing, and hashing goes on meanwhile.
+        """
+        if end <= self._reserved:
+            return
+        upto = min(max(end, self._reserved + _STEP), max(end, self._size))
+        try:
+            os.posix_fallocate(self.descriptor, self._reserved, upto - self._reserved)
+            self._reserved = upto
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            self._reserved = max(end, self._size)  # this file system cannot; writing claims space as well
 
     def sync(self) -> None:
         """Waits until the file's bytes are on the disk."""
@@ -149,16 +169,6 @@ def _is_alive(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Claims the space at once: a full disk shows now, and the writes that follow are cheaper."""
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        os.ftruncate(descriptor, size)
 
 
 def write_error(error: OSError, destination: object, size: int) -> errors.PathError:
