@@ -1,9 +1,10 @@
 """`python -m bench`: measures GPACK and its peers by turns in the same run, and says which targets were reached.
 
-It makes its own files in the folder for temporary files, or in `--dir`, and removes them whatever happens; they are read from
-the page cache, and waiting for the disk is told apart. Times are medians with the smallest and the largest, of the calmest rounds. The column `others` says how many cores other programs kept
-busy meanwhile: where that is not near 0, conversion and verification lacked the second core. Ratios mean more than
-times, since both sides had the same machine.
+It makes its own files in the folder for temporary files, or in `--dir`, and removes them whatever happens; they are
+read from the page cache, and waiting for the disk is told apart. Times are medians with the smallest and the largest,
+of the calmest rounds. The column `others` says how many cores other programs kept busy meanwhile: where that is not
+near 0, conversion and verification lacked the second core. Ratios mean more than times, since both sides had the same
+machine.
 Speed is no assertion: the exit code is 0 whether or not a target was reached.
 """
 
@@ -64,7 +65,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="0.2 GB instead of 2 GB; without peers that take long")
     parser.add_argument("--only", action="append", choices=CASES, help="one case; may be given several times")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each long job (default 5)")
-    parser.add_argument("--dir", type=Path, help="where to put the files (default: memory if there is room, else /tmp)")
+    parser.add_argument("--dir", type=Path, help="where to put the files (default: the folder for temporary files)")
     parser.add_argument(
         "--vocabularies", type=Path, metavar="DIR",
         help="real vocabularies: tokenizer.json in DIR or its folders, *.gguf (default: $GPACK_VOCABULARIES)",

@@ -25,7 +25,7 @@ class Bench:
     """The files that the cases share, made when a case first asks for them.
 
     Attributes:
-        folder: Temporary, on a file system in memory where there is room.
+        folder: Temporary.
         rounds: How often the long jobs run.
         quick: Small models, and no peers that take long.
         vocabularies: Directory of real vocabularies; None: `GPACK_VOCABULARIES` names one, or they are made.

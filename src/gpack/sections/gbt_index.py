@@ -50,7 +50,7 @@ def token_order(blob: bytes | memoryview, offsets: Offsets) -> npt.NDArray[np.ui
 
 
 def _word(padded: npt.NDArray[np.uint8], starts: Offsets, lengths: Offsets, at: int) -> npt.NDArray[np.uint64]:
-    """Eight bytes of each token from byte `at` on, as a number that compares as they do; zeros behind the token's end."""
+    """Eight bytes of each token from byte `at` on, as a number that compares as they do; zeros behind its end."""
     words = np.ndarray((len(padded) - _WORD + 1,), ">u8", padded, strides=(1,))
     kept = np.clip(lengths - at, 0, _WORD)
     masks = np.array([(1 << 64) - (1 << 8 * (_WORD - count)) for count in range(_WORD + 1)], np.uint64)
