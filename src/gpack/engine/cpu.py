@@ -1,0 +1,84 @@
+"""What this machine's CPU can do, and the kernel variant that goes with it.
+
+The choice is made before anything is compiled: an instruction that the CPU lacks ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+
+from ..errors import UsageError
+
+VARIABLE = "GPACK_CPU"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A set of kernels.
+
+    Attributes:
+        name: What `GPACK_CPU` calls it.
+        needs: The CPU features it uses, in LLVM's names; each alternative is enough.
+        target: The CPU that LLVM compiles for; empty for this machine's own, with all its features.
+    """
+
+    name: str
+    needs: tuple[frozenset[str], ...]
+    target: str
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("vnni", (frozenset({"avx512vnni", "avx512vl", "avx512bw", "avx512f", "f16c", "fma"}),), ""),
+        Variant("avx2", (frozenset({"avx2", "fma", "f16c"}),), "x86-64-v3"),
+        Variant("portable", (frozenset(),), "generic"),
+    )
+}
+
+
+@cache
+def features() -> frozenset[str]:
+    """The features of this CPU in LLVM's names; `NUMBA_CPU_FEATURES`, where it is set, replaces them."""
+    forced = os.environ.get("NUMBA_CPU_FEATURES")
+    if forced:
+        return frozenset(item[1:] for item in forced.split(",") if item.startswith("+"))
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+def usable() -> list[Variant]:
+    """The variants that this CPU can run, best first."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return [VARIANTS["portable"]]
+    have = features()
+    return [variant for variant in VARIANTS.values() if any(need <= have for need in variant.needs)]
+
+
+def choose(name: str | None = None) -> Variant:
+    """The variant of that name; without one what `GPACK_CPU` says, else the best.
+
+    Raises:
+        UsageError: There is no such variant, or this CPU cannot run it.
+    """
+    wanted = name or os.environ.get(VARIABLE) or "auto"
+    able = usable()
+    if wanted == "auto":
+        return able[0]
+    found = VARIANTS.get(wanted)
+    if found is None:
+        raise UsageError(
+            f"there are no kernels {wanted!r}", code="engine.cpu", field=VARIABLE,
+            hint=f"auto, {', '.join(VARIANTS)}",
+        )  # fmt: skip
+    if found not in able:
+        missing = sorted(min((need - features() for need in found.needs), key=len))
+        raise UsageError(
+            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(missing)}", code="engine.cpu",
+            field=VARIABLE, hint=f"it can run {', '.join(variant.name for variant in able)}",
+        )  # fmt: skip
+    return found
