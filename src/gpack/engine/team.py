@@ -95,7 +95,8 @@ class Team:
         self._sync: Words = np.zeros(_SYNC_WORDS + 16, np.int64)
         self._arguments = np.zeros(4, np.int64)
         self._orders: list[SimpleQueue[bool]] = [SimpleQueue() for _ in range(count)]
-        self._done: SimpleQueue[int] = SimpleQueue()
+        self._finished: list[int] = []  # threads that have ended the run
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._busy = threading.Lock()
         self._members = [threading.Thread(target=self._work, args=(ith,), daemon=True) for ith in range(count)]
         for member in self._members:
@@ -105,7 +106,8 @@ class Team:
         arguments = self._arguments.ctypes.data
         while self._orders[ith].get():
             self._execute(arguments, ith, self.threads)
-            self._done.put(ith)
+            self._finished.append(ith)
+            self._wake.put(None)
 
     def run(self, program: Program) -> None:
         """Runs a program from its first step to its last.
@@ -127,14 +129,14 @@ class Team:
     def _run_from(self, table: Words, start: int) -> int:
         self._sync[:] = 0
         self._arguments[:] = table.ctypes.data, len(table), start, self._sync.ctypes.data
+        self._finished.clear()
         for order in self._orders:
             order.put(True)
-        waiting = self.threads
         interrupted: BaseException | None = None
-        while waiting:
+        # Waking up is no news in itself: an interrupt may swallow it, or leave it for the next run.
+        while len(self._finished) < self.threads:
             try:
-                self._done.get()
-                waiting -= 1
+                self._wake.get()
             except BaseException as error:  # Ctrl-C: the threads stop at the next step, then it goes on
                 interrupted = error
                 self._sync[_ABORT] = 1

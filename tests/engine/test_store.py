@@ -1,0 +1,126 @@
+"""Kernels are compiled once, kept, and loaded only where they are what was kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="numba is not installed")
+
+from gpack.engine import store
+from gpack.engine.cpu import VARIANTS, choose, usable
+from gpack.engine.store import Kernels
+from gpack.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setattr(store, "_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def run_empty(kernels: Kernels) -> int:
+    """Runs a program of no steps; where it stopped is what the kernel wrote."""
+    sync = np.full(64, -1, np.int64)
+    arguments = np.array([sync.ctypes.data, 7, 7, sync.ctypes.data], np.int64)
+    kernels.function("execute")(arguments.ctypes.data, 0, 1)
+    return int(sync[48])
+
+
+def test_compiles_once(folder: Path) -> None:
+    first, second = Kernels(), Kernels()
+    assert run_empty(first) == 7
+    assert first.compiled == ["execute"]
+    assert run_empty(second) == 7
+    assert second.compiled == []
+    assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
+
+
+@pytest.mark.parametrize("fault", ["flipped", "cut", "empty", "gone"])
+def test_damaged_code_is_compiled_again(folder: Path, fault: str) -> None:
+    Kernels().address("execute")
+    (path,) = folder.iterdir()
+    data = bytearray(path.read_bytes())
+    if fault == "flipped":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif fault == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[:100] if fault == "cut" else b"")
+    again = Kernels()
+    assert run_empty(again) == 7
+    assert again.compiled == ["execute"]
+
+
+def test_code_that_others_may_write_is_not_run(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Kernels().address("execute")
+    (path,) = folder.iterdir()
+    path.chmod(0o622)
+    again = Kernels()
+    assert run_empty(again) == 7
+    assert again.compiled == ["execute"]
+    assert "others may write here" in caplog.text
+
+
+def test_other_sources_are_other_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Kernels().address("execute")
+    monkeypatch.setattr(store, "_sources", lambda: "changed")
+    again = Kernels()
+    again.address("execute")
+    assert again.compiled == ["execute"]
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_cannot_be_written(folder: Path) -> None:
+    folder.chmod(0o500)
+    assert run_empty(Kernels()) == 7
+
+
+def test_warm_start_needs_no_numba(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom gpack.engine.store import Kernels\nKernels().address('execute')\n"
+        "print('numba' in sys.modules)"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True, text=True, check=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]  # fmt: skip
+    assert answers == ["True", "False"]
+
+
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_every_variant_runs(name: str) -> None:
+    if VARIANTS[name] not in usable():
+        pytest.skip(f"this CPU cannot run {name}")
+    assert run_empty(Kernels(name)) == 7
+
+
+def test_a_variant_is_chosen_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPACK_CPU", "portable")
+    assert choose().name == "portable"
+    monkeypatch.setenv("GPACK_CPU", "sse9")
+    with pytest.raises(UsageError, match="no kernels 'sse9'") as caught:
+        choose()
+    assert caught.value.code == "engine.cpu"
+
+
+def test_features_that_are_taken_away_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpack.engine.cpu.features", lambda: frozenset({"avx2", "fma", "f16c"}))
+    monkeypatch.delenv("GPACK_CPU", raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert choose().name == "avx2"
+    with pytest.raises(UsageError, match="lacks avx512bw"):
+        choose("vnni")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert choose().name == "portable"

@@ -1,0 +1,142 @@
+"""A team runs every step on every thread, waits between steps, and stops when it is told to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="numba is not installed")
+
+from gpack.engine.store import KERNEL, Kernels
+from gpack.engine.team import Program, Team
+from gpack.errors import UsageError
+
+KERNEL_WORDS = ctypes.c_int64 * 1
+
+
+class Recorder(Kernels):
+    """Kernels that are functions of Python, so that a test sees who runs what, and when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int, int]] = []  # step, thread
+        self.pause = 0.0
+        self._own = KERNEL(self._record)
+
+    def _record(self, arguments: int, ith: int, _nth: int) -> None:
+        step = int(np.ctypeslib.as_array(KERNEL_WORDS.from_address(arguments))[0])
+        if ith == 0 and self.pause:
+            time.sleep(self.pause)
+        self.calls.append((step, ith))
+
+    def address(self, name: str) -> int:
+        if name == "record":
+            return int(ctypes.cast(self._own, ctypes.c_void_p).value or 0)
+        return super().address(name)
+
+
+def program_of(kernels: Recorder, steps: int) -> Program:
+    program = Program(kernels)
+    for step in range(steps):
+        program.add("record", step)
+    return program
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_every_thread_runs_every_step_in_order(threads: int) -> None:
+    kernels = Recorder()
+    kernels.pause = 0.002
+    with Team(kernels, threads) as team:
+        team.run(program_of(kernels, 5))
+    assert sorted(kernels.calls) == [(step, ith) for step in range(5) for ith in range(threads)]
+    # The first thread is slow; nobody may be a step ahead of it.
+    assert [step for step, _ in kernels.calls] == sorted(step for step, _ in kernels.calls)
+
+
+def test_the_host_acts_between_steps() -> None:
+    kernels = Recorder()
+    program = program_of(kernels, 1)
+    seen: list[int] = []
+    program.host(lambda: seen.append(len(kernels.calls)))
+    program.add("record", 1)
+    program.host(lambda: seen.append(len(kernels.calls)))
+    with Team(kernels, 2) as team:
+        team.run(program)
+        team.run(program)
+    assert seen == [2, 4, 6, 8]
+
+
+def test_counters_are_zero_again_behind_their_step() -> None:
+    kernels = Recorder()
+    program = Program(kernels)
+    words = program.add("record", 0, counter=True)
+    counter = (ctypes.c_int64 * 1).from_address(int(words[1]))
+    counter[0] = 17
+    for threads in (1, 2):
+        counter[0] = 17
+        with Team(kernels, threads) as team:
+            team.run(program)
+        assert counter[0] == 0
+
+
+def test_an_interrupt_stops_after_a_step_and_the_team_goes_on() -> None:
+    kernels = Recorder()
+    kernels.pause = 0.05
+    program = program_of(kernels, 100)
+    with Team(kernels, 2) as team:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            team.run(program)
+        done = len(kernels.calls)
+        assert 2 <= done < 100
+        time.sleep(0.15)
+        assert len(kernels.calls) == done
+        kernels.pause = 0.0
+        kernels.calls.clear()
+        team.run(program)
+        assert len(kernels.calls) == 200
+
+
+def test_a_fault_of_the_host_leaves_the_team_usable() -> None:
+    kernels = Recorder()
+    program = program_of(kernels, 1)
+
+    def fail() -> None:
+        raise ValueError("the disk")
+
+    program.host(fail)
+    with Team(kernels, 2) as team:
+        with pytest.raises(ValueError, match="the disk"):
+            team.run(program)
+        team.run(program_of(kernels, 2))
+    assert len(kernels.calls) == 6
+
+
+def test_wrong_use() -> None:
+    kernels = Recorder()
+    with pytest.raises(UsageError, match="0 threads"):
+        Team(kernels, 0)
+    team = Team(kernels, 1)
+    team.close()
+    team.close()
+    with pytest.raises(UsageError, match="closed"):
+        team.run(program_of(kernels, 1))
+
+
+def test_threads_end_with_the_team() -> None:
+    before = threading.active_count()
+    team = Team(Recorder(), 3)
+    assert threading.active_count() == before + 3
+    team.close()
+    assert threading.active_count() == before
+
+
+def test_as_many_threads_as_cores() -> None:
+    with Team(Recorder()) as team:
+        assert team.threads == len(os.sched_getaffinity(0))
