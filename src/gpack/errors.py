@@ -108,6 +108,9 @@ CODES = {
     "chat.render": "the chat template fails on these messages",
     "chat.raised": "the chat template refuses these messages in its own words",
     "chat.input": "the messages, tools or variables are nothing that JSON knows, or too large",
+    "engine.cpu": "the processor lacks what the chosen kernels need, or there are no kernels of that name",
+    "engine.numba": "running a model needs the package numba, which is not installed",
+    "engine.shape": "a tensor's shape does not fit the product that it is used in",
     "interrupted": "the user stopped the command",
     "internal": "a fault of this program",
 }
