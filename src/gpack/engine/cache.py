@@ -62,7 +62,7 @@ class KeyValueCache:
             padded = -(-width // _PADDING[self.kind]) * _PADDING[self.kind]
             positions = -(-self.n_ctx // _BLOCK) * _BLOCK
             head_bytes = int(positions * padded * _BYTES[self.kind])
-            keys, values = aligned(n_kv * head_bytes), aligned(n_kv * head_bytes)
+            keys, values = aligned((n_kv * head_bytes,), np.uint8), aligned((n_kv * head_bytes,), np.uint8)
             self._arrays += [keys, values]
             known = LayerCache(keys.ctypes.data, values.ctypes.data, head_bytes, padded)
             self._layers[number] = known

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError, UsageError
-from ..generated.constants import GgmlType
 from ..quants import dequantize
 from ..tensor import Tensor, array_layout
 from .buffers import Activations, Buffer
@@ -241,7 +240,7 @@ def _stored(address: int, matrix: Matrix | Experts, first: int, behind: int) -> 
 
 
 def _product(address: int, matrix: Matrix | Experts, x: Floats) -> Floats:
-    """x times the transposed matrix, its rows turned into float32 a few at a time."""
+    """X times the transposed matrix, its rows turned into float32 a few at a time."""
     made = np.empty((len(x), matrix.n_out), np.float32)
     step = max(1, _SCRATCH_VALUES // matrix.n_in)
     with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .buffers import aligned_array
+from .buffers import aligned
 
 _STEP = 256  # positions that are worked out together
 
@@ -88,7 +88,7 @@ class RopeTable:
     def __init__(self, rope: Rope, n_ctx: int) -> None:
         self._frequencies = rope.frequencies()
         self._magnitude = rope.magnitude()
-        self._rows = aligned_array((n_ctx, rope.n_rotated))
+        self._rows = aligned((n_ctx, rope.n_rotated), np.float32)
         self._done = 0
 
     @property

@@ -28,11 +28,11 @@ _P2, _P1, _P0 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.flo
 _ONE = np.float32(1)
 
 
-@njit(error_model="numpy", fastmath=False)  # type: ignore[untyped-decorator]  # the order of operations matters
+@njit(error_model="numpy", fastmath=False)  # the order of operations matters
 def exp32(x: Any) -> Any:
-    """e to the x as float32, within two units of the last place; x is cut to -87..88, NaN stays NaN."""
-    x = _LOWEST if x < _LOWEST else x
-    x = _HIGHEST if x > _HIGHEST else x
+    """E to the x as float32, within two units of the last place; x is cut to -87..88, NaN stays NaN."""
+    x = max(x, _LOWEST)
+    x = min(x, _HIGHEST)
     shifted = x * _LOG2_E + _MAGIC
     whole = shifted - _MAGIC
     r = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
@@ -41,7 +41,25 @@ def exp32(x: Any) -> Any:
     return (series * r * r + r + _ONE) * power
 
 
-@njit(error_model="numpy", fastmath=False)  # type: ignore[untyped-decorator]
+@njit(error_model="numpy", fastmath=False)
+def round32(x: Any) -> Any:
+    """The nearest integer as int32, ties to even; of numbers below 2**22."""
+    return np.int32(as_bits(x + _MAGIC) - _MAGIC_BITS)
+
+
+@intrinsic
+def root32(_typing: Any, x: Any) -> Any:
+    """The square root of a float32, by the instruction for it."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
+        function = builder.module.globals.get("llvm.sqrt.f32") or ir.Function(builder.module, kind, "llvm.sqrt.f32")
+        return builder.call(function, arguments)
+
+    return types.float32(types.float32), emit
+
+
+@njit(error_model="numpy", fastmath=False)
 def sigmoid32(x: Any) -> Any:
     """1 / (1 + e to the -x)."""
     return _ONE / (_ONE + exp32(-x))
@@ -108,7 +126,9 @@ def _narrow_half(builder: Any, value: Any) -> Any:
     sign = builder.and_(builder.lshr(bits, number(16)), number(0x8000))
     magnitude = builder.and_(bits, number(0x7FFFFFFF))
     odd = builder.and_(builder.lshr(magnitude, number(13)), number(1))
-    normal = builder.lshr(builder.add(builder.add(magnitude, number((15 - 127 << 23) + 0xFFF & 0xFFFFFFFF)), odd), number(13))
+    normal = builder.lshr(
+        builder.add(builder.add(magnitude, number((15 - 127 << 23) + 0xFFF & 0xFFFFFFFF)), odd), number(13)
+    )
     # Below 2**-14: adding one half puts the mantissa's last bit where the addition rounds.
     magic = number((127 - 15 + 23 - 10 + 1) << 23)
     small = builder.fadd(builder.bitcast(magnitude, f32), builder.bitcast(magic, f32))
@@ -130,7 +150,7 @@ def _portable_put_half(_typing: Any, address: Any, value: Any) -> Any:
 
 
 def has_half(variant: Variant) -> bool:
-    """Whether the variant's CPUs convert 16-bit floats themselves; elsewhere LLVM would call a library that is not there."""
+    """Whether the variant's CPUs convert 16-bit floats; elsewhere LLVM would call a library that is not there."""
     return any("f16c" in need for need in variant.needs)
 
 
@@ -140,7 +160,7 @@ def half_at(variant: Variant) -> Callable[[int], float]:
     return made
 
 
-def put_half(variant: Variant) -> Callable[[int, float], None]:
+def put_half(variant: Variant) -> Callable[[int, Any], None]:
     """Compiled code's function that writes a float32 to an address as a 16-bit float."""
-    made: Callable[[int, float], None] = _native_put_half if has_half(variant) else _portable_put_half
+    made: Callable[[int, Any], None] = _native_put_half if has_half(variant) else _portable_put_half
     return made

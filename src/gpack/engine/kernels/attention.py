@@ -49,17 +49,20 @@ def part_floats(padded: int, group: int) -> int:
     return group * (padded + 2)
 
 
-def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 - one kernel
+def build(variant: Variant, kind: str) -> Callable[..., None]:
     """The kernel for a cache of a kind: F32, F16 or Q8_0."""
     many = vectors_of(variant)
     product, product_one = tile_product(variant, ROWS, many, half=False), tile_product(variant, ROWS, 1, half=False)
-    product_half, product_half_one = tile_product(variant, ROWS, many, half=True), tile_product(variant, ROWS, 1, half=True)
+    product_half, product_half_one = (
+        tile_product(variant, ROWS, many, half=True),
+        tile_product(variant, ROWS, 1, half=True),
+    )
     half = half_at(variant)
     is_f32, is_f16 = kind == "F32", kind == "F16"
     size = 4 if is_f32 else 2
     block, rows_at_once, lanes = BLOCK, ROWS, LANES
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def multiply(a: Any, a_row: Any, b: Any, b_row: Any, b_vector: Any, c: Any, c_row: Any, n: Any, n_vectors: Any,
                  add: Any, halves: Any) -> None:  # fmt: skip
         """C[4, 16 n_vectors] (+)= A[4, n] B[n, 16 n_vectors]; B is of 16-bit floats where `halves`."""
@@ -77,7 +80,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
                 product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
             done += 1
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def unpack_keys(tile: Any, to: Any, padded: Any) -> None:
         """A tile of 16 keys as float32 [padded, 16]."""
         target = floats(to)
@@ -92,7 +95,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
                     for lane in range(lanes):
                         target[d * lanes + lane] = np.float32(codes[d * lanes + lane]) * half(scales + 2 * lane)
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def unpack_value(row: Any, to: Any, padded: Any) -> None:
         """A value row as float32."""
         target = floats(to)
@@ -106,13 +109,13 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
                 for i in range(part * 32, part * 32 + 32):
                     target[i] = np.float32(codes[i]) * scale
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def soften(scores: Any, first: Any, last: Any, n: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
         """One row's scores to weights; what was summed before is scaled to the new largest score."""
         row, total = floats(scores), floats(sums)
         largest = floats(most)[0]
         for i in range(first, last):
-            largest = row[i] if row[i] > largest else largest
+            largest = max(largest, row[i])
         for i in range(first):
             row[i] = np.float32(0)
         weights = np.float32(0)
@@ -139,9 +142,9 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
     else:
         tile_bytes_per, value_bytes_per, per_block = 16, 1, 1
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def over_keys(args: Any, scratch: Any, kv: Any, token: Any, n_rows: Any, begin: Any, end: Any) -> None:
-        """Rows of one key/value head over the keys begin..end: fills sums, largest scores and weights in the scratch."""
+        """Rows of one key/value head over the keys begin..end: fills sums, largest scores and weights."""
         padded, width, window = args[PADDED], args[WIDTH], args[WINDOW]
         group = args[N_HEAD] // args[N_KV]
         position = longs(args[STATE])[1] + token
@@ -190,8 +193,8 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
                     multiply(queries + row * row_bytes, row_bytes, tiles, lanes * size, tile_bytes, scores, block * 4,
                              padded, n_tiles, 0, is_f16)  # fmt: skip
                 else:
-                    multiply(queries + row * row_bytes, row_bytes, keys, lanes * 4, lanes * row_bytes, scores, block * 4,
-                             padded, n_tiles, 0, False)  # fmt: skip
+                    multiply(queries + row * row_bytes, row_bytes, keys, lanes * 4, lanes * row_bytes, scores,
+                             block * 4, padded, n_tiles, 0, False)  # fmt: skip
                 for i in range(rows_at_once):
                     at = position + (row + i) // group
                     first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
@@ -207,7 +210,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
                     multiply(scores, block * 4, values, row_bytes, lanes * 4, sums + row * row_bytes, row_bytes, n,
                              padded // lanes, 1, False)  # fmt: skip
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def write(args: Any, scratch: Any, kv: Any, token: Any, n_rows: Any) -> None:
         """Sums divided by their weights, to where they belong."""
         padded, width = args[PADDED], args[WIDTH]
@@ -222,7 +225,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
             for i in range(width):
                 out[i] = total[i] * inverse
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def keep_part(args: Any, scratch: Any, part: Any) -> None:
         """A part's sums, largest scores and weights, to where `merge` finds them."""
         padded, group = args[PADDED], args[N_HEAD] // args[N_KV]
@@ -235,7 +238,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
             target[group * padded + row] = source[n_padded * padded + row]
             target[group * padded + group + row] = source[n_padded * padded + n_padded + row]
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def merge(args: Any, kv: Any, n_parts: Any) -> None:
         """The results of all parts of a key/value head, put together in the order of the keys."""
         padded, width, group = args[PADDED], args[WIDTH], args[N_HEAD] // args[N_KV]
@@ -245,7 +248,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
             largest = _LOWEST
             for part in range(n_parts):
                 score = floats(base + part * part_bytes)[group * padded + row]
-                largest = score if score > largest else largest
+                largest = max(largest, score)
             out = floats(args[OUT] + (kv * group + row) * width * 4)
             for i in range(width):
                 out[i] = np.float32(0)
@@ -260,7 +263,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
             for i in range(width):
                 out[i] *= inverse
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def one_token(args: Any, scratch: Any, nth: Any) -> None:
         n_kv, group, window = args[N_KV], args[N_HEAD] // args[N_KV], args[WINDOW]
         position = longs(args[STATE])[1]
@@ -274,7 +277,9 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:  # noqa: PLR0915 
             if task >= n_kv * n_parts:
                 break
             kv, part = task // n_parts, task % n_parts
-            over_keys(args, scratch, kv, 0, group, begin + part * length, min(begin + part * length + length, position + 1))
+            over_keys(
+                args, scratch, kv, 0, group, begin + part * length, min(begin + part * length + length, position + 1)
+            )
             if n_parts == 1:
                 write(args, scratch, kv, 0, group)
                 continue

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from ..cpu import Variant
-from .arithmetic import exp32, sigmoid32
+from .arithmetic import exp32, root32, sigmoid32
 from .attention import FAST
 from .memory import as_float, floats, longs
 
@@ -32,7 +32,7 @@ def rms_norm(args: Any, ith: int, nth: int) -> None:
         total = np.float32(0)
         for i in range(width):
             total += x[i] * x[i]
-        scale = _ONE / np.sqrt(total / np.float32(width) + epsilon)
+        scale = _ONE / root32(total / np.float32(width) + epsilon)
         if args[8] != 0:
             for i in range(first, last):
                 out[i] += x[i] * scale * w[i]
@@ -41,21 +41,21 @@ def rms_norm(args: Any, ith: int, nth: int) -> None:
                 out[i] = x[i] * scale * w[i]
 
 
-@njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@njit(error_model="numpy", fastmath=FAST)
 def _columns(width: Any, piece: Any, n_pieces: Any) -> Any:
     """A piece of a row, in whole cache lines."""
     lines = (width + 15) // 16
     return min(width, lines * piece // n_pieces * 16), min(width, lines * (piece + 1) // n_pieces * 16)
 
 
-@njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@njit(error_model="numpy", fastmath=FAST)
 def _silu_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
     g, u, o = floats(gate), floats(up), floats(out)
     for i in range(first, last):
         o[i] = g[i] * sigmoid32(g[i]) * u[i]
 
 
-@njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@njit(error_model="numpy", fastmath=FAST)
 def _gelu_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
     g, u, o = floats(gate), floats(up), floats(out)
     for i in range(first, last):
@@ -79,7 +79,7 @@ def _gated(row: Any) -> Callable[..., None]:
 
 
 def add(args: Any, ith: int, nth: int) -> None:
-    """Arguments: state, x, its row bytes, y, its row bytes, width, factor of y, 1 to keep x: x = x + factor y, or factor y."""
+    """Arguments: state, x, row bytes, y, row bytes, width, factor, 1 to keep x: x = x + factor y, or factor y."""
     n, width, factor = longs(args[0])[0], args[5], as_float(np.int32(args[6]))
     for r in range(n):
         x, y = floats(args[1] + r * args[2]), floats(args[3] + r * args[4])

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from ..cpu import Variant
-from .arithmetic import half_at, put_half
+from .arithmetic import half_at, put_half, root32, round32
 from .attention import FAST
 from .memory import as_float, floats, longs, signed_bytes
 from .tiles import LANES
@@ -30,19 +30,19 @@ from .tiles import LANES
 ) = range(21)  # fmt: skip
 
 
-@njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@njit(error_model="numpy", fastmath=FAST)
 def norm_head(head: Any, width: Any, weight: Any, epsilon: Any) -> None:
     """RMS norm of one head, in place."""
     x, w = floats(head), floats(weight)
     total = np.float32(0)
     for i in range(width):
         total += x[i] * x[i]
-    scale = np.float32(1) / np.sqrt(total / np.float32(width) + epsilon)
+    scale = np.float32(1) / root32(total / np.float32(width) + epsilon)
     for i in range(width):
         x[i] = x[i] * scale * w[i]
 
 
-@njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@njit(error_model="numpy", fastmath=FAST)
 def rotate(head: Any, n: Any, neighbours: Any, table: Any) -> None:
     """Rotates pairs of the first n elements, in place; the table has n/2 cosines and n/2 sines."""
     x, cosines, sines = floats(head), floats(table), floats(table + n * 2)
@@ -64,7 +64,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     half, put = half_at(variant), put_half(variant)
     is_f32, is_f16, lanes = kind == "F32", kind == "F16", LANES
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def scale_of(head: Any, begin: Any, end: Any, place: Any) -> Any:
         """The factor for the codes of a block; its scale is put into its place."""
         x = floats(head)
@@ -76,7 +76,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         # What is not finite must show: a code cannot.
         return np.float32(1) / scale if half(place) > np.float32(0) else np.float32(0)
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def store_key(head: Any, width: Any, padded: Any, keys: Any, position: Any) -> None:
         x = floats(head)
         tile, lane = position // lanes, position % lanes
@@ -96,9 +96,9 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 scales = start + padded * lanes + begin // 32 * lanes * 2
                 factor = scale_of(head, begin, end, scales + lane * 2)
                 for i in range(begin, end):
-                    codes[i * lanes] = np.int8(np.rint(x[i] * factor))
+                    codes[i * lanes] = np.int8(round32(x[i] * factor))
 
-    @njit(error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+    @njit(error_model="numpy", fastmath=FAST)
     def store_value(head: Any, width: Any, padded: Any, values: Any, position: Any) -> None:
         x = floats(head)
         if is_f32:
@@ -115,7 +115,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 end = min(begin + 32, width)
                 factor = scale_of(head, begin, end, start + padded + begin // 16)
                 for i in range(begin, end):
-                    codes[i] = np.int8(np.rint(x[i] * factor))
+                    codes[i] = np.int8(round32(x[i] * factor))
 
     def store(args: Any, ith: int, nth: int) -> None:
         n_tokens, first = longs(args[STATE])[0], longs(args[STATE])[1]

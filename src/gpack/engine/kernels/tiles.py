@@ -77,7 +77,8 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
                 b_at = builder.add(b, builder.mul(loop.index, b_row))
                 a_at = builder.add(a, builder.mul(loop.index, ir.Constant(INT64, 4)))
                 right = [
-                    load_vector(builder, offset(b_at, b_vector, vector), variant, half=half) for vector in range(vectors)
+                    load_vector(builder, offset(b_at, b_vector, vector), variant, half=half)
+                    for vector in range(vectors)
                 ]
                 for row in range(rows):
                     left = _splat(builder, builder.load(_at(builder, offset(a_at, a_row, row), _F32), align=4))
