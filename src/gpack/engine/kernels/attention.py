@@ -15,9 +15,23 @@ from numba import njit
 
 from ..cpu import Variant
 from .arithmetic import exp32, half_at
-from .memory import as_float, atomic_add, atomic_store, floats, longs, signed_bytes
-from .tiles import LANES, tile_product, vectors_of
-from .vectors import add16, exp16, load16, max16, most16, mul16, splat16, store16, sub16, sum16
+from .memory import as_float, atomic_add, atomic_store, floats, longs
+from .tiles import tile_product, vectors_of
+from .vectors import (
+    LANES,
+    add16,
+    exp16,
+    load16,
+    load_codes16,
+    load_halves16,
+    max16,
+    most16,
+    mul16,
+    splat16,
+    store16,
+    sub16,
+    sum16,
+)
 
 FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
 ROWS = 4  # rows of a small product
@@ -58,7 +72,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         tile_product(variant, ROWS, many, half=True),
         tile_product(variant, ROWS, 1, half=True),
     )
-    half = half_at(variant)
+    half, halves = half_at(variant), load_halves16(variant)
     is_f32, is_f16 = kind == "F32", kind == "F16"
     size = 4 if is_f32 else 2
     block, rows_at_once, lanes = BLOCK, ROWS, LANES
@@ -84,31 +98,26 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     @njit(error_model="numpy", fastmath=FAST)
     def unpack_keys(tile: Any, to: Any, padded: Any) -> None:
         """A tile of 16 keys as float32 [padded, 16]."""
-        target = floats(to)
         if is_f16:
-            for i in range(padded * lanes):
-                target[i] = half(tile + 2 * i)
+            for i in range(0, padded * lanes, lanes):
+                store16(to + i * 4, halves(tile + i * 2))
         else:
-            codes = signed_bytes(tile)
             for part in range(padded // 32):
-                scales = tile + padded * lanes + part * lanes * 2
-                for d in range(part * 32, part * 32 + 32):
-                    for lane in range(lanes):
-                        target[d * lanes + lane] = np.float32(codes[d * lanes + lane]) * half(scales + 2 * lane)
+                scales = halves(tile + padded * lanes + part * lanes * 2)
+                for i in range(part * 32 * lanes, (part + 1) * 32 * lanes, lanes):
+                    store16(to + i * 4, mul16(load_codes16(tile + i), scales))
 
     @njit(error_model="numpy", fastmath=FAST)
     def unpack_value(row: Any, to: Any, padded: Any) -> None:
         """A value row as float32."""
-        target = floats(to)
         if is_f16:
-            for i in range(padded):
-                target[i] = half(row + 2 * i)
+            for i in range(0, padded, lanes):
+                store16(to + i * 4, halves(row + i * 2))
         else:
-            codes = signed_bytes(row)
             for part in range(padded // 32):
-                scale = half(row + padded + 2 * part)
-                for i in range(part * 32, part * 32 + 32):
-                    target[i] = np.float32(codes[i]) * scale
+                scale = splat16(half(row + padded + 2 * part))
+                store16(to + part * 128, mul16(load_codes16(row + part * 32), scale))
+                store16(to + part * 128 + 64, mul16(load_codes16(row + part * 32 + 16), scale))
 
     @njit(error_model="numpy", fastmath=FAST)
     def soften(scores: Any, first: Any, last: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
