@@ -114,7 +114,8 @@ class Kernels:
             ) from error  # fmt: skip
         function = import_module(f".kernels.{MODULES[name]}", __package__).BUILDERS[name](self.variant)
         signature = types.void(types.CPointer(types.int64), types.int64, types.int64)
-        made = cfunc(signature, fastmath=_FAST_MATH, error_model="numpy")(function)
+        fast_math = getattr(function, "fast_math", _FAST_MATH)
+        made = cfunc(signature, fastmath=fast_math, error_model="numpy")(function)
         module = self._llvm.parse_assembly(made.inspect_llvm())
         module.get_function(made.native_name).name = symbol
         for item in module.functions:

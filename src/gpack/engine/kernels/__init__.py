@@ -7,7 +7,13 @@ code that was compiled before is loaded without it (see `store`). So this module
 
 from __future__ import annotations
 
+# Types whose blocks are unpacked by compiled code (see `blocks`).
+BLOCK_TYPES = (
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+)  # fmt: skip
+
 # Name to the module that builds it: `module.BUILDERS[name](variant)` gives the Python function to compile.
 MODULES: dict[str, str] = {
     "execute": "executor",
+    **{f"dot_{name}": "dot" for name in BLOCK_TYPES},
 }
