@@ -73,12 +73,20 @@ class Lanes:
         """Writes a value."""
         self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer()), align=align)
 
+    def prefetch(self, address: Any) -> None:
+        """Asks for a cache line that is needed soon, into the second level. Any address will do."""
+        pointer = self.builder.inttoptr(address, I8.as_pointer())
+        hints = [ir.Constant(I32, value) for value in (0, 2, 1)]  # for reading, how near, data
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, *hints)
+
     def splat(self, value: Any) -> Any:
         """A scalar in all lanes."""
         kind = ir.VectorType(value.type, self.count)
         undefined = ir.Constant(kind, ir.Undefined)
         one = self.builder.insert_element(undefined, value, ir.Constant(I32, 0))
-        return self.builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, self.count), [0] * self.count))
+        return self.builder.shuffle_vector(
+            one, undefined, ir.Constant(ir.VectorType(I32, self.count), [0] * self.count)
+        )
 
     def broadcast(self, address: Any, kind: Any) -> Any:
         """A scalar from memory in all lanes."""
@@ -141,14 +149,16 @@ class Lanes:
         mask = ((1 << bits) - 1) * 0x01010101
         return self.and_(self.right(value, shift), mask)
 
+    def byte_number(self, value: Any, number: int, *, signed: bool = False) -> Any:
+        """Byte `number` of each 32-bit lane as an int32."""
+        if signed:
+            return self.builder.ashr(self.left(value, 24 - 8 * number), self.dword(24))
+        moved = self.right(value, 8 * number)
+        return moved if number == 3 else self.and_(moved, 0xFF)
+
     def byte(self, value: Any, number: int, *, signed: bool = False) -> Any:
         """Byte `number` of each 32-bit lane as a float."""
-        if signed:
-            moved = self.builder.ashr(self.left(value, 24 - 8 * number), self.dword(24))
-        else:
-            moved = self.right(value, 8 * number)
-            moved = moved if number == 3 else self.and_(moved, 0xFF)
-        return self.builder.sitofp(moved, self.floats)
+        return self.builder.sitofp(self.byte_number(value, number, signed=signed), self.floats)
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
         """The sum x y + z; rounded once where the variant can."""
@@ -278,3 +288,15 @@ class Rows:
         count = self.lanes.count
         order = [start + at for start in range(first, count, 4) for at in (0, 1, count, count + 1)]
         return self.lanes.shuffle(x, y, order)
+
+
+def fetch_next_tile(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int) -> None:
+    """Asks for the part of the next tile that lies where this one's rows have their next blocks, counted in bytes.
+
+    A tile is one piece of memory, but its rows are too many streams for the processor to foresee.
+    """
+    builder = lanes.builder
+    length = size * lanes.count
+    start = builder.add(builder.add(tile, tile_bytes), builder.mul(block, lanes.number(length)))
+    for offset in range(0, length, 64):
+        lanes.prefetch(lanes.at(start, offset))

@@ -2,38 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from .lanes import I8, I16, Lanes
-from llvmlite import ir
+from ..cpu import Variant
+from .lanes import Lanes
 
 _MOST = 127  # activations are -127 to 127
-Codes = Callable[[int], Any]
+_TOKENS = {"vnni": 8, "avx2": 4, "portable": 2}
 
 
-def sum_of_products(lanes: Lanes, weights: Codes, values: Codes, count: int, top: int, *, signed: bool) -> Any:
-    """Sums of `count` x 4 products in each lane, as int32, exact.
+class Values(Protocol):
+    """Activations that meet a group of weights."""
 
-    Args:
-        weights: The weights' codes, four in each lane: unsigned bytes up to `top`, or signed ones.
-        values: The activations' codes, signed bytes without -128.
-    """
-    if lanes.variant.name == "portable":
-        return _portable(lanes, weights, values, count)
-    if lanes.variant.name == "vnni":
-        return _vnni(lanes, weights, values, count)
-    if signed:
-        return _avx2_signed(lanes, weights, values, count)
-    return _avx2(lanes, weights, values, count, top)
+    def codes(self, number: int) -> Any:
+        """Four signed codes, in all lanes; never -128."""
 
 
-def _vnni(lanes: Lanes, weights: Codes, values: Codes, count: int) -> Any:
-    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes.count}"
-    sums = [lanes.dword(0)] * 2
-    for number in range(count):
-        sums[number % 2] = lanes.call(name, lanes.dwords, sums[number % 2], weights(number), values(number))
-    return lanes.builder.add(*sums)
+def tokens_of(variant: Variant) -> int:
+    """Tokens whose sums fit into a variant's registers."""
+    return _TOKENS[variant.name]
+
+
+class Sum:
+    """Sums being made, one in each lane: int32 totals, and with AVX2 sums of pairs that 16 bits still hold."""
+
+    def __init__(self, lanes: Lanes, chains: int = 1) -> None:
+        """`chains`: sums that are made by turns, since one instruction's result is not ready for the next."""
+        self.lanes, self.chains = lanes, chains
+        self.totals: list[Any] = []
+        self.pairs: Any = None
+        self.room = 0
+
+    def add(self, weights: Any, values: Any, top: int, *, signed: bool) -> None:
+        """Adds four products in each lane.
+
+        Args:
+            weights: Unsigned bytes up to `top`, or signed ones.
+            values: Signed bytes without -128.
+        """
+        name = self.lanes.variant.name
+        if name == "vnni":
+            self._add_vnni(weights, values)
+        elif name == "portable":
+            self._add_total(_portable(self.lanes, weights, values))
+        elif signed:
+            self._add_total(_widen(self.lanes, _signed_pairs(self.lanes, weights, values)))
+        else:
+            self._add_pairs(_pairs(self.lanes, weights, values), top)
+
+    def finish(self) -> Any:
+        """The sums, int32."""
+        self._flush()
+        total = self.totals[0]
+        for other in self.totals[1:]:
+            total = self.lanes.builder.add(total, other)
+        return total
+
+    def _add_vnni(self, weights: Any, values: Any) -> None:
+        lanes = self.lanes
+        so_far = self.totals.pop(0) if len(self.totals) == self.chains else lanes.dword(0)
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes.count}"
+        self.totals.append(lanes.call(name, lanes.dwords, so_far, weights, values))
+
+    def _add_total(self, total: Any) -> None:
+        self.totals = [self.lanes.builder.add(self.totals[0], total) if self.totals else total]
+
+    def _add_pairs(self, pairs: Any, top: int) -> None:
+        self.pairs = pairs if self.pairs is None else self.lanes.builder.add(self.pairs, pairs)
+        self.room = (self.room or 32767 // (2 * top * _MOST)) - 1
+        if self.room <= 0:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.pairs is not None:
+            self._add_total(_widen(self.lanes, self.pairs))
+        self.pairs, self.room = None, 0
+
+
+def sum_of_products(lanes: Lanes, weights: Sequence[Any], values: Values, top: int, *, signed: bool) -> Any:
+    """The sums of all products of a group, int32, exact."""
+    made = Sum(lanes, chains=2)
+    for number, codes in enumerate(weights):
+        made.add(codes, values.codes(number), top, signed=signed)
+    return made.finish()
 
 
 def _pairs(lanes: Lanes, unsigned: Any, signed: Any) -> Any:
@@ -43,46 +95,23 @@ def _pairs(lanes: Lanes, unsigned: Any, signed: Any) -> Any:
     return lanes.call("llvm.x86.avx2.pmadd.ub.sw", lanes.shorts, unsigned, signed)
 
 
-def _widen_pairs(lanes: Lanes, pairs: Any) -> Any:
+def _signed_pairs(lanes: Lanes, weights: Any, values: Any) -> Any:
+    """|w| times x with w's sign; |w| is at most 128, so that two products fit into 16 bits."""
+    builder = lanes.builder
+    weights, values = builder.bitcast(weights, lanes.bytes), builder.bitcast(values, lanes.bytes)
+    size = lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, weights, weights)
+    return _pairs(lanes, size, lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, values, weights))
+
+
+def _widen(lanes: Lanes, pairs: Any) -> Any:
     return lanes.call("llvm.x86.avx2.pmadd.wd", lanes.dwords, pairs, lanes.fill(lanes.shorts, 1))
 
 
-def _avx2(lanes: Lanes, weights: Codes, values: Codes, count: int, top: int) -> Any:
+def _portable(lanes: Lanes, weights: Any, values: Any) -> Any:
     builder = lanes.builder
-    room = max(1, 32767 // (2 * top * _MOST))  # sums of pairs that 16 bits hold
-    total = pairs = None
-    for number in range(count):
-        made = _pairs(lanes, weights(number), values(number))
-        pairs = made if pairs is None else builder.add(pairs, made)
-        if number % room == room - 1 or number == count - 1:
-            wide = _widen_pairs(lanes, pairs)
-            total, pairs = wide if total is None else builder.add(total, wide), None
+    total = None
+    for place in range(4):
+        weight = lanes.byte_number(weights, place)
+        product = builder.mul(weight, lanes.byte_number(values, place, signed=True))
+        total = product if total is None else builder.add(total, product)
     return total
-
-
-def _avx2_signed(lanes: Lanes, weights: Codes, values: Codes, count: int) -> Any:
-    """|w| times x with w's sign; |w| is at most 128, so that two products fit into 16 bits."""
-    builder = lanes.builder
-    total = lanes.dword(0)
-    for number in range(count):
-        weight = builder.bitcast(weights(number), lanes.bytes)
-        size = lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, weight, weight)
-        value = builder.bitcast(values(number), lanes.bytes)
-        value = lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, value, weight)
-        total = builder.add(total, _widen_pairs(lanes, _pairs(lanes, size, value)))
-    return total
-
-
-def _portable(lanes: Lanes, weights: Codes, values: Codes, count: int) -> Any:
-    builder = lanes.builder
-    total = lanes.dword(0)
-    for number in range(count):
-        weight, value = weights(number), values(number)
-        for place in range(4):
-            left = lanes.and_(lanes.right(weight, 8 * place), 0xFF)
-            right = builder.ashr(lanes.left(value, 24 - 8 * place), lanes.dword(24))
-            total = builder.add(total, builder.mul(left, right))
-    return total
-
-
-_ = (I8, I16, ir)
