@@ -23,7 +23,7 @@ from . import slow
 from .buffers import GROUP, Activations, Buffer
 from .kernels import BLOCK_TYPES, PLAIN_TYPES
 from .team import Program
-from .weights import Experts, Matrix
+from .matrices import Experts, Matrix
 from .workspace import Workspace
 
 __all__ = ["Activations", "Buffer", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..quants import dequantize
 from .buffers import Buffer
-from .weights import Experts, Matrix, stored_rows
+from .matrices import Experts, Matrix, stored_rows
 from .workspace import Workspace
 
 Floats = npt.NDArray[np.float32]

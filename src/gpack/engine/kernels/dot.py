@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cpu import Variant
 from .blocks import FORMATS, Format
-from .emit import kernel
+from .emit import Written
 from .lanes import F32, Lanes, Rows, fetch_next_tile
 from .plain import PLAIN, Plain, tail
 from .products import sum_of_products
@@ -91,12 +91,12 @@ def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: A
     lanes.loop(builder.sub(behind, first), [], tile)
 
 
-def _quantized_kernel(form: Format) -> Callable[[Variant], Callable[..., None]]:
-    return lambda variant: kernel(variant, 5, partial(_quantized, form))
+def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
+    return lambda variant: Written(variant, 5, partial(_quantized, form))
 
 
-def _plain_kernel(form: Plain) -> Callable[[Variant], Callable[..., None]]:
-    return lambda variant: kernel(variant, 5, partial(_plain, form))
+def _plain_kernel(form: Plain) -> Callable[[Variant], Written]:
+    return lambda variant: Written(variant, 5, partial(_plain, form))
 
 
 BUILDERS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cpu import Variant
 from .blocks import FORMATS, Format, Group
-from .emit import kernel
+from .emit import Written
 from .lanes import Lanes, Rows, fetch_next_tile
 from .plain import PLAIN, Plain, tail
 
@@ -108,29 +108,29 @@ def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behi
     lanes.loop(builder.sub(behind, first), [], tile)
 
 
-def _codes(form: Format) -> Callable[[Variant], Callable[..., None]]:
-    def build(variant: Variant) -> Callable[..., None]:
+def _codes(form: Format) -> Callable[[Variant], Written]:
+    def build(variant: Variant) -> Written:
         def body(lanes: Lanes, *rest: Any) -> None:
             width = form.elements // form.group * group_bytes(lanes, form.group)
             _pack(form, partial(_write_codes, form), width, lanes, *rest)
 
-        return kernel(variant, 4, body)
+        return Written(variant, 4, body)
 
     return build
 
 
-def _floats(form: Format) -> Callable[[Variant], Callable[..., None]]:
-    def build(variant: Variant) -> Callable[..., None]:
+def _floats(form: Format) -> Callable[[Variant], Written]:
+    def build(variant: Variant) -> Written:
         def body(lanes: Lanes, *rest: Any) -> None:
             _pack(form, partial(_write_floats, form), 4 * lanes.count * form.elements, lanes, *rest)
 
-        return kernel(variant, 4, body)
+        return Written(variant, 4, body)
 
     return build
 
 
-def _plain(form: Plain) -> Callable[[Variant], Callable[..., None]]:
-    return lambda variant: kernel(variant, 4, partial(_pack_plain, form))
+def _plain(form: Plain) -> Callable[[Variant], Written]:
+    return lambda variant: Written(variant, 4, partial(_pack_plain, form))
 
 
 BUILDERS = {

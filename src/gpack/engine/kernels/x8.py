@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from .emit import kernel
+from .emit import Written
 from .lanes import F32, I8, I32, Lanes
 
 # A group as it lies in memory: float32 scale; float32 sums of the values as rounded, of all 32 and of each 16; 32 int8.
@@ -92,4 +92,4 @@ def _spread(lanes: Lanes, value: Any, kind: Any) -> Any:
     return lanes.shuffle(one, undefined, [0] * kind.count)
 
 
-BUILDERS = {"quantize_x8": lambda variant: kernel(variant, 4, _quantize)}
+BUILDERS = {"quantize_x8": lambda variant: Written(variant, 4, _quantize)}
