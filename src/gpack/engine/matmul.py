@@ -22,11 +22,11 @@ from ..generated.constants import GgmlType
 from . import slow
 from .buffers import GROUP, Activations, Buffer
 from .kernels import BLOCK_TYPES, PLAIN_TYPES
-from .team import Program
 from .matrices import Experts, Matrix
-from .workspace import Workspace
+from .team import Program
+from .workspace import Compute, Workspace
 
-__all__ = ["Activations", "Buffer", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
+__all__ = ["Activations", "Buffer", "Compute", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
 
 Floats = npt.NDArray[np.float32]
 _SIXTEENS = ("Q2_K", "Q3_K", "Q6_K")  # types whose scales are those of 16 weights

@@ -23,5 +23,11 @@ MODULES: dict[str, str] = {
     **{f"codes_{name}": "panels" for name in BLOCK_TYPES},
     **{f"floats_{name}": "panels" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
     **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "signed")},
-    **{name: "drive" for name in ("matmul", "moe_matmul", "embed")},
+    **dict.fromkeys(("matmul", "moe_matmul", "embed"), "drive"),
+    **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
+    **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),
+    **dict.fromkeys(
+        ("rms_norm", "silu_gate", "gelu_gate", "add", "add_vector", "soft_cap", "pick_rows"), "elementwise"
+    ),
+    **dict.fromkeys(("route", "mix"), "routing"),
 }

@@ -16,7 +16,7 @@ from .x8 import SIZE, VALUES, Group8
 
 
 def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: weights, bytes of a row, blocks of a row, activations in 8 bits, results. `ith` to `nth`: the tiles."""
+    """Arguments: weights, bytes of a row, blocks of a row, activations in 8 bits, results. `ith` to `nth`: tiles."""
     builder = lanes.builder
     weights, row_bytes, n_blocks, x8, out = args
     tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))

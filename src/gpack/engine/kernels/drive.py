@@ -13,7 +13,20 @@ from ..cpu import Variant
 from .lanes import rows_of
 from .memory import atomic_add, bytes_, call_kernel, floats, ints, longs
 from .multiply import (
-    ADD, BIAS, COLUMNS, COUNT, LENGTH, OUT, OUT_LIST, OUT_ROW, PANEL, PANEL_BYTES, SCRATCH, X, X_LIST, X_ROW,
+    ADD,
+    BIAS,
+    COLUMNS,
+    COUNT,
+    LENGTH,
+    OUT,
+    OUT_LIST,
+    OUT_ROW,
+    PANEL,
+    PANEL_BYTES,
+    SCRATCH,
+    X_LIST,
+    X_ROW,
+    X,
 )  # fmt: skip
 
 # Words of the arguments of `matmul`.
@@ -34,7 +47,7 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
     inline = njit(error_model="numpy", inline="never")
 
     @inline
-    def copy_tail(args: Any, weights: Any, memory: Any, tile: Any) -> int:
+    def copy_tail(args: Any, weights: Any, memory: Any, tile: Any) -> Any:
         """The rows of the last tile, which has too few, with rows of zeros behind them."""
         source = bytes_(weights + tile * lanes * args[ROW_BYTES])
         target = bytes_(memory + args[TAIL_AT])
@@ -201,13 +214,15 @@ def _embed(variant: Variant) -> Callable[..., None]:
         block = longs(memory)
         panel = floats(memory + args[E_PANELS])
         tokens = ints(args[E_TOKENS])
-        for token in range(ith, longs(args[E_STATE])[0], nth):
+        token = ith
+        while token < longs(args[E_STATE])[0]:
             block[0], block[1] = args[E_WEIGHTS] + tokens[token] * args[E_ROW_BYTES], 0
             block[2], block[3] = args[E_BLOCKS], memory + args[E_PANELS]
             call_kernel(args[E_UNPACK], memory, 0, 1)
             out = floats(args[E_OUT] + 4 * token * args[E_WIDTH])
             for place in range(args[E_WIDTH]):
                 out[place] = panel[lanes * place]
+            token += nth
 
     return embed
 

@@ -90,19 +90,19 @@ def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behi
         start = builder.add(weights, builder.mul(builder.add(number, first), tile_bytes))
         panel = builder.add(panels, builder.mul(number, builder.mul(n_in, vector)))
 
-        def write(place: Any, values: Sequence[Any]) -> None:
-            for number, value in enumerate(values):
-                at = builder.add(place, lanes.number(number))
+        def write(place: Any, values: Sequence[Any]) -> list[Any]:
+            for offset, value in enumerate(values):
+                at = builder.add(place, lanes.number(offset))
                 lanes.store(builder.add(panel, builder.mul(at, vector)), value)
+            return []
 
         def block(place: Any, _sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), row_bytes)
             fetch_next_tile(lanes, start, tile_bytes, place, 16)
-            write(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows))
-            return []
+            return write(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows))
 
         lanes.loop(builder.sdiv(n_in, lanes.number(form.elements)), [], block)
-        tail(form, lanes, start, row_bytes, n_in, [], lambda place, value, _sums: write(place, [value]) or [])
+        tail(form, lanes, start, row_bytes, n_in, [], lambda place, value, _sums: write(place, [value]))
         return []
 
     lanes.loop(builder.sub(behind, first), [], tile)
