@@ -77,9 +77,9 @@ def choose(name: str | None = None) -> Variant:
         )  # fmt: skip
     if found not in able:
         lacking = [need - features() for need in found.needs]
-        missing = sorted(min(lacking, key=len))
+        fewest = min(lacking, key=len)
         raise UsageError(
-            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(missing)}", code="engine.cpu",
+            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(sorted(fewest))}", code="engine.cpu",
             field=VARIABLE, hint=f"it can run {', '.join(variant.name for variant in able)}",
         )  # fmt: skip
     return found
