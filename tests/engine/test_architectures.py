@@ -12,7 +12,7 @@ from tiny_models import TinyModel, text, tiny
 
 from gpack.engine.cpu import usable
 
-YARN = {
+YARN: dict[str, Any] = {
     "rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 40,
 }  # fmt: skip
 
@@ -22,7 +22,7 @@ def with_biases(model: TinyModel, *names: str) -> TinyModel:
     rng = np.random.default_rng(5)
     for name, values in list(model.tensors.items()):
         if name.endswith(".weight") and name.split(".")[-2] in names:
-            bias = rng.standard_normal(values.shape[0]) / 5
+            bias = rng.standard_normal((values.shape[0],)) / 5
             model.tensors[name.replace(".weight", ".bias")] = bias.astype(np.float32)
     return model
 
@@ -108,7 +108,9 @@ def test_logits_of_a_text(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("window", [0, 300])
 def test_long_texts_in_parts_of_many_threads(variant: str, window: int, tmp_path: Path) -> None:
     """From 256 positions on several threads share one token's keys."""
-    options = {"attention__sliding_window": window, "attention__sliding_window_pattern": 2} if window else {}
+    options: dict[str, Any] = (
+        {"attention__sliding_window": window, "attention__sliding_window_pattern": 2} if window else {}
+    )
     model, ids = tiny("gemma3", n_layer=2, **options), text(520)
     wanted = Reference(model.metadata, model.tensors).logits(ids)
     with (

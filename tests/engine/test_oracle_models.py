@@ -49,7 +49,7 @@ def expected(stored: dict[str, npt.NDArray[Any]], part: str) -> npt.NDArray[Any]
 def test_a_prompt_at_once_and_greedy_tokens(name: str) -> None:
     path, stored = find("models", name)
     with load(path) as model, model.session(**EXACT) as session:
-        made = session.decode(stored["prompt"], all_logits=True)
+        made = session.decode(stored["prompt"].tolist(), all_logits=True)
         assert made.shape == stored["logits_prompt"].shape
         assert made.dtype == np.float32
         np.testing.assert_allclose(made, expected(stored, "prompt"), atol=1e-4, rtol=0)
@@ -71,7 +71,9 @@ def test_token_by_token_and_in_pieces(name: str, variant: str) -> None:
         with model.session(**EXACT, cpu=variant) as session:
             singly = np.array([session.decode([number]) for number in ids])
         with model.session(**EXACT, cpu=variant, batch=5, threads=3) as session:
-            pieces = np.concatenate([session.decode(part, all_logits=True) for part in (ids[:13], ids[13:14], ids[14:])])
+            pieces = np.concatenate(
+                [session.decode(part, all_logits=True) for part in (ids[:13], ids[13:14], ids[14:])]
+            )
     np.testing.assert_allclose(singly, wanted, atol=1e-4, rtol=0)
     np.testing.assert_allclose(pieces, wanted, atol=1e-4, rtol=0)
 

@@ -130,7 +130,8 @@ class Weights:
         if stored != dims:
             raise self._shape(name, stored, dims)
         if tensor.type_name not in (*PLAIN_TYPES, *BLOCK_TYPES):
-            tensor[:1].dequantize()  # shows whether it can be
+            first: Any = tensor[:1]
+            first.dequantize()  # shows whether it can be
         self.used.add(name)
         return tensor
 

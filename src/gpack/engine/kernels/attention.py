@@ -121,7 +121,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
 
     @njit(error_model="numpy", fastmath=FAST)
     def soften(scores: Any, first: Any, last: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
-        """One row's scores to weights, 0 outside of first..last; what was summed before is scaled to the new maximum."""
+        """One row's scores to weights, 0 outside of first..last; earlier sums are scaled to the new maximum."""
         row = floats(scores)
         for i in range(first):
             row[i] = _LOWEST
@@ -130,7 +130,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         a, b, c, d = load16(scores), load16(scores + 64), load16(scores + 128), load16(scores + 192)
         before = floats(most)[0]
         largest = most16(max16(max16(a, b), max16(c, d)))
-        largest = largest if largest > before else before
+        largest = max(before, largest)
         shift = splat16(largest)
         a, b, c, d = exp16(sub16(a, shift)), exp16(sub16(b, shift)), exp16(sub16(c, shift)), exp16(sub16(d, shift))
         store16(scores, a)

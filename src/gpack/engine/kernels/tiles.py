@@ -47,7 +47,6 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
     where `half`), the bytes between its rows and between its vectors; of C (float32), the bytes between its rows (its
     vectors follow each other); n; and whether C is added to.
     """
-
     at_once = 2 if variant.name == "portable" else rows  # of those whose sums are in registers
 
     @intrinsic

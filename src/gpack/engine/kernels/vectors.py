@@ -50,7 +50,7 @@ class _Floats16Model(models.PrimitiveModel):  # type: ignore[misc]
 floats16 = Floats16()
 
 
-def _fill(value: float) -> Any:
+def _fill(value: Any) -> Any:
     return ir.Constant(_FLOATS, [float(value)] * LANES)
 
 
@@ -61,7 +61,7 @@ def _splat(builder: Any, value: Any) -> Any:
 
 
 def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, fused where the processor can."""
+    """A b + c, fused where the processor can."""
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
@@ -131,7 +131,7 @@ def splat16(_typing: Any, value: Any) -> Any:
 
 @intrinsic
 def add16(_typing: Any, a: Any, b: Any) -> Any:
-    """a + b."""
+    """A + b."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fadd(*arguments)
@@ -141,7 +141,7 @@ def add16(_typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def sub16(_typing: Any, a: Any, b: Any) -> Any:
-    """a - b."""
+    """A - b."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fsub(*arguments)
@@ -151,7 +151,7 @@ def sub16(_typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def mul16(_typing: Any, a: Any, b: Any) -> Any:
-    """a b."""
+    """A b."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fmul(*arguments)
@@ -161,7 +161,7 @@ def mul16(_typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def div16(_typing: Any, a: Any, b: Any) -> Any:
-    """a / b."""
+    """A / b."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fdiv(*arguments)
@@ -171,7 +171,7 @@ def div16(_typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def fma16(_typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c."""
+    """A b + c."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _multiply_add(builder, *arguments)
@@ -247,7 +247,10 @@ def _exp16(_typing: Any, vector: Any) -> Any:
 
 @njit(error_model="numpy", fastmath=False)
 def exp16(x: Any) -> Any:
-    """e to the x, as `exp32`; 0 below -87. Not to be put into its caller: numba adds the caller's flags to all it has."""
+    """E to the x, as `exp32`; 0 below -87.
+
+    A function of its own: numba adds a caller's flags to all that its intrinsics emit, and here the order matters.
+    """
     return _exp16(x)
 
 
