@@ -227,7 +227,7 @@ def test_pagers_of_sessions_do_not_mix(tmp_path: Path) -> None:
     path, ids = moe().write(tmp_path / "m.gguf"), text(40)
     with GuildModel.load(ModelPaths(primary_model_path=path), expert_budget_bytes=0) as model:
         wanted = model.logits(ids, threads=1)
-        found = []
+        found: list[np.ndarray] = []
 
         def work() -> None:
             found.extend(model.logits(ids, threads=1) for _ in range(5))
