@@ -12,7 +12,7 @@ from .emit import Written
 from .lanes import F32, Lanes, Rows, fetch_next_tile
 from .plain import PLAIN, Plain, tail
 from .products import sum_of_products
-from .x8 import SIZE, VALUES, Group8
+from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
 
 
 def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
@@ -47,10 +47,12 @@ def _block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) 
     total, rest = sums
     for group in form.groups(lanes, rows):
         values = Group8(lanes, x, group.place * form.group, form.group)
-        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed)
+        is_byte = group.offset == BYTE_OFFSET  # taken away in integers: so large an offset would cost precision
+        start = values.offset() if is_byte else None
+        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
         scale = builder.fmul(group.scale, values.scale())
         total = lanes.multiply_add(builder.sitofp(products, lanes.floats), scale, total)
-        if group.offset:
+        if group.offset and not is_byte:
             minimum = builder.fmul(group.scale, lanes.fill(lanes.floats, -float(group.offset)))
             rest = lanes.multiply_add(minimum, values.sum(), rest)
         elif group.minimum is not None:

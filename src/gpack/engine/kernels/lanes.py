@@ -198,12 +198,24 @@ class Lanes:
         builder = self.builder
         codes = builder.bitcast(codes, self.bytes)
         if self.variant.name == "portable":
-            found = self._choose(table, codes, 3)
+            found = builder.call(self._chooser(tuple(table)), [codes])
         else:
             entries = ir.Constant(self.bytes, [_constant(I8, value) for value in table] * (self.count // 4))
             name = "llvm.x86.avx512.pshuf.b.512" if self.count == 16 else "llvm.x86.avx2.pshuf.b"
             found = self.call(name, self.bytes, entries, codes)
         return builder.bitcast(found, self.dwords)
+
+    def _chooser(self, table: tuple[int, ...]) -> Any:
+        """A function of its own that finds entries of a table, since its code is long."""
+        name = f"look_up_{'_'.join(str(value & 0xFF) for value in table)}"
+        module = self.builder.module
+        if name not in module.globals:
+            function = ir.Function(module, ir.FunctionType(self.bytes, [self.bytes]), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            inside = Lanes(ir.IRBuilder(function.append_basic_block()), self.variant)
+            inside.builder.ret(inside._choose(table, function.args[0], 3))
+        return module.globals[name]
 
     def _choose(self, table: Sequence[int], codes: Any, bit: int) -> Any:
         if len(table) == 1:
