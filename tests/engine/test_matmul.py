@@ -14,7 +14,18 @@ from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize
 
 from .products import (
-    BLOCKS, NUMBERS, ORACLE, PLAIN, Bed, Floats, multiply, random_rows, rounded, seen, tensor, values_of,
+    BLOCKS,
+    NUMBERS,
+    ORACLE,
+    PLAIN,
+    Bed,
+    Floats,
+    multiply,
+    random_rows,
+    rounded,
+    seen,
+    tensor,
+    values_of,
 )  # fmt: skip
 
 needs_oracle = pytest.mark.skipif(not ORACLE.exists(), reason="blocks of llama.cpp: no ../shared/oracle here")
