@@ -99,7 +99,8 @@ def rounded(x: Floats) -> Doubles:
         inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0)).astype(np.float32)
     scale = largest * np.float32(1 / 127)
     codes = np.rint(groups * inverse)
-    return (codes.astype(np.float64) * scale).reshape(x.shape)
+    values: Doubles = codes.astype(np.float64) * scale
+    return values.reshape(x.shape)
 
 
 def seen(name: str, compute: Compute, x: Floats) -> Doubles:

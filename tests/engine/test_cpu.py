@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def host(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     known = ["avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "avx512f"]
     known += ["avx512vnni", "avx512vl", "avx512bw"]
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: {name: name in names for name in known})
-    monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
 WITHOUT_VNNI = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt")
@@ -60,7 +61,7 @@ def test_the_best_that_the_cpu_can_run(monkeypatch: pytest.MonkeyPatch, features
 
 def test_other_machines_run_the_portable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     host(monkeypatch, *WITH_VNNI)
-    monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert cpu.choose().name == "portable"
 
 
@@ -122,7 +123,7 @@ def assembly(name: str, variant: str) -> str:
     return str(found._machine.emit_assembly(found._optimised(made.module("kernel"))))
 
 
-@pytest.mark.skipif(cpu.platform.machine().lower() not in X86, reason="names of x86 registers")
+@pytest.mark.skipif(platform.machine().lower() not in X86, reason="names of x86 registers")
 @pytest.mark.parametrize("name", WRITTEN)
 def test_portable_code_is_that_of_any_x86(name: str) -> None:
     """SSE2 and nothing newer: AVX has names that begin with v, and wider registers."""
@@ -137,7 +138,7 @@ def test_portable_code_is_that_of_any_x86(name: str) -> None:
     assert "call" not in [item[:4] for item in code] or "look_up" in text  # no library of floating-point arithmetic
 
 
-@pytest.mark.skipif(cpu.platform.machine().lower() not in X86, reason="names of x86 registers")
+@pytest.mark.skipif(platform.machine().lower() not in X86, reason="names of x86 registers")
 @pytest.mark.parametrize("name", ["dot_Q8_0", "dot_Q6_K", "codes_IQ4_XS"])
 def test_avx2_code_has_nothing_of_avx512(name: str) -> None:
     text = assembly(name, "avx2")
@@ -145,7 +146,7 @@ def test_avx2_code_has_nothing_of_avx512(name: str) -> None:
     assert not re.search(r"%zmm|%k[0-7]|vpdpbusd|%[xy]mm(1[6-9]|2\d|3[01])", text)
 
 
-@pytest.mark.skipif(cpu.platform.machine().lower() not in X86, reason="names of x86 registers")
+@pytest.mark.skipif(platform.machine().lower() not in X86, reason="names of x86 registers")
 def test_vnni_code_multiplies_four_at_once() -> None:
     assert "vpdpbusd" in assembly("dot_Q8_0", "vnni")
 

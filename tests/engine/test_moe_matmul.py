@@ -92,7 +92,7 @@ def test_experts_that_lie_apart() -> None:
         results.append(out.array)
         expected = values_of("Q8_0", raw.reshape(6, 34)).reshape(3, 2, 32)[::-1] @ seen("Q8_0", "int8", x.array)[0]
         assert np.allclose(out.array, expected, rtol=1e-5)
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 def test_what_does_not_fit_is_refused() -> None:
