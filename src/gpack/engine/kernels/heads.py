@@ -21,7 +21,7 @@ from ..cpu import Variant
 from .arithmetic import half_at, put_half, root32, round32
 from .attention import FAST
 from .memory import as_float, floats, longs, signed_bytes
-from .tiles import LANES
+from .vectors import LANES
 
 # Arguments.
 (
