@@ -24,7 +24,7 @@ from gpack.engine.store import Kernels
 from gpack.engine.team import Program, Team
 from gpack.generated.constants import GgmlType
 
-from .measure import Outcome, Row, Samples, by_turns, samples
+from .measure import Outcome, Row, Samples, Way, by_turns, samples
 
 CASE = "kernels"
 N_IN = 4096
@@ -95,7 +95,7 @@ def _streaming(found: Kernels, name: str, size: int, threads: int, rounds: int) 
     words = matrix.keep.reshape(-1).view(np.uint64)
     team, program = _bed(found, matrix, threads, 1)
     with team, ThreadPoolExecutor(threads) as pool:
-        ways = {
+        ways: dict[str, Way] = {
             "ours": lambda: _timed(lambda: team.run(program)),
             "sum": lambda: _timed(lambda: _sum(words, threads, pool)),
         }

@@ -9,7 +9,7 @@ from typing import Any
 from ..cpu import Variant
 from .blocks import FORMATS, Format
 from .emit import Written
-from .lanes import F32, Lanes, Rows, fetch_next_tile
+from .lanes import F32, Lanes, Rows, fetch_ahead
 from .plain import PLAIN, Plain, tail
 from .products import sum_of_products
 from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
@@ -28,7 +28,7 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
-            fetch_next_tile(lanes, start, tile_bytes, place, form.size)
+            fetch_ahead(lanes, start, tile_bytes, place, form.size)
             x = builder.add(x8, builder.mul(place, lanes.number(form.elements // VALUES * SIZE)))
             return _block(form, lanes, rows, x, sums)
 
@@ -80,7 +80,7 @@ def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: A
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), row_bytes)
-            fetch_next_tile(lanes, start, tile_bytes, place, 16)
+            fetch_ahead(lanes, start, tile_bytes, place, 16)
             return add(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows), sums)
 
         zeros = [lanes.fill(lanes.floats, 0.0)] * 4
