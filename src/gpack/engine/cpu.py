@@ -76,7 +76,7 @@ def choose(name: str | None = None) -> Variant:
             hint=f"auto, {', '.join(VARIANTS)}",
         )  # fmt: skip
     if found not in able:
-        missing = sorted(min((need - features() for need in found.needs), key=len))
+        missing = sorted(min((need - features() for need in found.needs), key=lambda lacking: len(lacking)))
         raise UsageError(
             f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(missing)}", code="engine.cpu",
             field=VARIABLE, hint=f"it can run {', '.join(variant.name for variant in able)}",

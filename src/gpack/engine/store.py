@@ -1,8 +1,9 @@
 """Machine code of kernels: compiled by numba once on a machine, loaded from disk from then on.
 
 What is kept is relocatable object code, made from the LLVM IR that numba optimised. Loading it takes neither numba nor
-a third of a second for importing it. Its name holds a digest of all that it depends on: the sources, the variant, the
-CPU, the versions of Python, numba and LLVM; it is read only where it belongs to this user, and ends with its own digest.
+a third of a second for importing it. Its name holds a digest of all that it depends on: the sources, the variant,
+the CPU, the versions of Python, numba and LLVM; it is read only where it belongs to this user, and ends with its own
+digest.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import re
 import stat
 import sys
 import threading
@@ -27,8 +29,12 @@ LOG = logging.getLogger("gpack")
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _SYMBOL = "gpack_kernel"
 _DIGEST_BYTES = 32
+# How modules of kernels import one another; one that is imported otherwise would not count for what is kept on disk.
+_IMPORT = re.compile(rb"^\s*from \.(\w+) import", re.MULTILINE)
 # Sums may be reordered and products fused; NaN and infinite values stay what they are.
 _FAST_MATH = {"reassoc", "contract", "arcp", "nsz", "afn"}
+# What kernels may take from the C library.
+_LIBRARY = {"sched_yield", "memset", "memcpy", "memmove"}
 _LOCK = threading.RLock()
 
 
@@ -88,7 +94,8 @@ class Kernels:
     def _key(self, name: str) -> str:
         parts = (
             name, self.variant.name, self._machine.triple, self._llvm.get_host_cpu_name(), *sorted(features()),
-            sys.version, self._llvm.__name__, *map(str, self._llvm.llvm_version_info), _numba_version(), _sources(),
+            sys.version, self._llvm.__name__, *map(str, self._llvm.llvm_version_info), _numba_version(),
+            _sources(MODULES[name]),
         )  # fmt: skip
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
@@ -124,8 +131,31 @@ class Kernels:
         for item in module.global_variables:
             if not item.is_declaration:
                 item.linkage = "internal"
+        self._prune(module)
         code: bytes = self._machine.emit_object(module)
         return code
+
+    def _prune(self, module: Any) -> None:
+        """Takes away what no kernel uses: numba's reports of exceptions, which need numba.
+
+        No kernel raises one, which shows as soon as it is known that all functions are called from here alone.
+
+        Raises:
+            InternalError: Functions or data would be missing when the code is loaded.
+        """
+        builder = self._llvm.create_pass_builder(self._machine, self._llvm.create_pipeline_tuning_options())
+        passes = self._llvm.create_new_module_pass_manager()
+        passes.add_ipsccp_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.add_strip_dead_prototype_pass()
+        passes.run(module, builder)
+        missing = [item.name for item in (*module.functions, *module.global_variables) if item.is_declaration]
+        foreign = [name for name in missing if not name.startswith("llvm.") and name not in _LIBRARY]
+        if foreign:
+            raise InternalError(f"a kernel needs {', '.join(foreign)}", code="internal")
 
 
 def _llvm() -> Any:
@@ -149,12 +179,19 @@ def _numba_version() -> str:
 
 
 @cache
-def _sources() -> str:
-    """A digest of all sources that are compiled, and of this file."""
+def _sources(module: str) -> str:
+    """A digest of the sources that a module's kernels are compiled from, and of this file."""
+    folder = Path(__file__).parent / "kernels"
+    found: dict[str, bytes] = {"": Path(__file__).read_bytes()}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = (folder / f"{name}.py").read_bytes()
+            waiting += [match.decode() for match in _IMPORT.findall(found[name])]
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for path in sorted([*(here / "kernels").glob("*.py"), Path(__file__)]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name in sorted(found):
+        digest.update(name.encode() + b"\0" + hashlib.sha256(found[name]).digest())
     return digest.hexdigest()
 
 

@@ -91,6 +91,7 @@ class Team:
         if count < 1:
             raise UsageError(f"{count} threads cannot run anything", code="usage", field="threads")
         self.threads = count
+        self.kernels = kernels
         self._execute = kernels.function("execute")
         self._sync: Words = np.zeros(_SYNC_WORDS + 16, np.int64)
         self._arguments = np.zeros(4, np.int64)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ..errors import GpackError, MissingError, UsageError
 from ..generated.constants import SectionKind
@@ -20,6 +21,14 @@ from .experts import IO_MODES, FileExpertSource
 from .located import Located, locate_in_pack, locate_in_source, routed
 from .ple import PleIo, PleTable
 from .tensors import TensorMap
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..engine.session import Session
+    from ..tokenizer import Tokenizer
+    from ..tokenizer.chat import ChatTemplate
 
 LOG = logging.getLogger("gpack")
 Path = str | os.PathLike[str]
@@ -56,6 +65,8 @@ class GuildModel:
         metadata: The metadata of the source: keys to Python values.
         experts: The routed experts, one at a time; None where the model has none.
         ple: The table of per-layer embeddings; None where the model has none.
+        pages_experts: An engine fetches experts one by one from `experts`, because the model was loaded to read them
+            or with a budget; else it uses them where they are mapped.
     """
 
     def __init__(
@@ -69,6 +80,7 @@ class GuildModel:
         self.tensors: Mapping[str, Any] = {}
         self.experts: FileExpertSource | None = None
         self.ple: PleTable | None = None
+        self.pages_experts = False
         self._resources = resources
 
     @classmethod
@@ -147,6 +159,7 @@ class GuildModel:
         tensors = TensorMap(located, io=io)
         stack.callback(tensors.close)
         self.tensors = tensors
+        self.pages_experts = tensors.io == "read" or budget is not None
         if experts := routed(located):
             self.experts = FileExpertSource.open_located(experts, self.path, io=io, budget_bytes=budget)
             stack.callback(self.experts.close)
@@ -154,6 +167,85 @@ class GuildModel:
         if table is not None and table.place is not None and len(table.dims) == 2:
             self.ple = PleTable.open_located(table, io=ple_io)
             stack.callback(self.ple.close)
+
+    def array_length(self, key: str) -> int | None:
+        """Number of elements of a metadata array, which is not decoded; None where there is none of that key."""
+        if isinstance(self.metadata, SourceMetadata):
+            return self.metadata.count(key)
+        return len(self.metadata[key]) if key in self.metadata else None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokeniser.
+
+        Raises:
+            GpackError: There is none, or it is of a kind that is not known.
+        """
+        from ..tokenizer import Tokenizer
+
+        if self.pack is not None:
+            return Tokenizer.of(self.pack.container)
+        source: Any = self.metadata
+        return Tokenizer.from_metadata(source.values_by_key, path=self.path)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, parsed; None where it has none.
+
+        Raises:
+            GpackError: It is no template, or jinja2 is not installed.
+        """
+        from ..tokenizer.chat import ChatTemplate
+
+        source = self.tokenizer.chat_template
+        return None if source is None else ChatTemplate(source)
+
+    # ------------------------------------------------------------ running it
+
+    def session(self, **options: Any) -> Session:
+        """A session: the model at work on one text. The options are those of `gpack.engine.session.Session`.
+
+        Raises:
+            GpackError: As `Session`.
+        """
+        from ..engine.session import Session
+
+        return Session(self, **options)
+
+    def logits(self, ids: Sequence[int], **options: Any) -> npt.NDArray[np.float32]:
+        """The logits after each token of a text: float32 [len(ids), n_vocab]. The options are those of `session`.
+
+        Raises:
+            GpackError: As `Session` and `Session.decode`.
+        """
+        with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
+            return session.decode(ids, all_logits=True)
+
+    def embed(
+        self, text: str | Sequence[int], *, pooling: Literal["mean", "last", "none"] = "mean", **options: Any
+    ) -> npt.NDArray[np.float32]:
+        """The hidden state behind the last norm: of the tokens' mean, of the last token, or of each.
+
+        Args:
+            text: A text, or ids.
+            options: Those of `session`.
+
+        Returns:
+            float32 [n_embd], or [tokens, n_embd] where nothing is pooled; its length is not made 1.
+
+        Raises:
+            UsageError: There is no such pooling, or the text is empty.
+            GpackError: As `Session` and `Session.decode`.
+        """
+        if pooling not in ("mean", "last", "none"):
+            raise UsageError(f"there is no pooling {pooling!r}", code="usage", field="pooling")
+        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
+        with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
+            states = session.hidden(ids)
+        if pooling == "none":
+            return states
+        made: npt.NDArray[np.float32] = states[-1].copy() if pooling == "last" else states.mean(axis=0)
+        return made
 
     def close(self) -> None:
         """Closes all files; arrays that were given out stay valid."""
@@ -167,16 +259,20 @@ class GuildModel:
 
 
 class SourceMetadata(Mapping[str, Any]):
-    """The metadata of a model that is no pack; values are decoded when they are asked for."""
+    """The metadata of a model that is no pack; values are decoded when they are asked for.
+
+    Attributes:
+        values_by_key: The values as they are stored.
+    """
 
     def __init__(self, source: ModelSource) -> None:
-        self._values = source.metadata
+        self.values_by_key = source.metadata
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values_by_key)
 
     def __iter__(self) -> Any:
-        return iter(self._values)
+        return iter(self.values_by_key)
 
     def __getitem__(self, key: str) -> Any:
         """The value.
@@ -184,7 +280,12 @@ class SourceMetadata(Mapping[str, Any]):
         Raises:
             MissingError: There is no such key.
         """
-        value = self._values.get(key)
+        value = self.values_by_key.get(key)
         if value is None:
             raise MissingError(f"there is no key {key!r}", code="pack.no_key")
         return value.python()
+
+    def count(self, key: str) -> int | None:
+        """Number of elements of an array, 1 of anything else; None where there is no such key."""
+        value = self.values_by_key.get(key)
+        return None if value is None else value.count

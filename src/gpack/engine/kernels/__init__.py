@@ -10,4 +10,10 @@ from __future__ import annotations
 # Name to the module that builds it: `module.BUILDERS[name](variant)` gives the Python function to compile.
 MODULES: dict[str, str] = {
     "execute": "executor",
+    **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
+    **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),
+    **dict.fromkeys(
+        ("rms_norm", "silu_gate", "gelu_gate", "add", "add_vector", "soft_cap", "pick_rows"), "elementwise"
+    ),
+    **dict.fromkeys(("route", "mix"), "routing"),
 }

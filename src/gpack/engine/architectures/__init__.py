@@ -1,0 +1,59 @@
+"""Architectures: one short file each, which says what a model computes; and the table of those that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from ...errors import UnsupportedError
+from ..graph import Graph, Value
+from ..hyperparameters import Keys
+from ..weights import Weights
+from . import gemma3, llama, qwen2, qwen3, qwen3moe
+from .blocks import Hyperparameters, Model
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What an architecture's file says.
+
+    Attributes:
+        read: Checks the metadata and gives the hyperparameters.
+        trace: Notes the forward pass; gives the normed hidden state of each token.
+        logits: Notes what turns these into logits.
+    """
+
+    read: Callable[[Keys, Weights], Hyperparameters]
+    trace: Callable[[Graph, Model], Value]
+    logits: Callable[[Graph, Model, Value], Value]
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Architecture:
+        """The architecture of a file."""
+        return cls(module.read, module.trace, module.logits)
+
+
+# By general.architecture.
+ARCHITECTURES = {
+    "gemma3": Architecture.of(gemma3),
+    "llama": Architecture.of(llama),
+    "qwen2": Architecture.of(qwen2),
+    "qwen3": Architecture.of(qwen3),
+    "qwen3moe": Architecture.of(qwen3moe),
+}
+
+
+def find(name: str, path: str) -> Architecture:
+    """The architecture of that name.
+
+    Raises:
+        UnsupportedError: `engine.architecture`: it is not known.
+    """
+    found = ARCHITECTURES.get(name)
+    if found is None:
+        raise UnsupportedError(
+            f"the architecture {name!r} cannot be run", code="engine.architecture", path=path,
+            field="general.architecture", hint=f"those that can: {', '.join(ARCHITECTURES)}",
+        )  # fmt: skip
+    return found

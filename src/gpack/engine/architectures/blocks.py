@@ -1,0 +1,243 @@
+"""What architectures have in common: hyperparameters, attention, feed-forward networks, the output."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...errors import FormatError, UnsupportedError
+from ..experts import ExpertPager
+from ..graph import Graph, Part, Value, Vector
+from ..hyperparameters import MOST_CONTEXT, MOST_EXPERTS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Keys
+from ..rope import Rope, Yarn
+from ..weights import Weights
+
+Pairing = Literal["neighbours", "halves"]
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The numbers of a model, in the names of the metadata's keys.
+
+    Attributes:
+        n_layer: Layers: block_count.
+        n_context: Positions that the model was trained on.
+        n_embd: Width of the hidden state.
+        n_ff: Width of the feed-forward network, or of one expert's.
+        n_head, n_kv: Heads of queries, and of keys and values.
+        width: Elements of a head.
+        epsilon: Of the RMS norms.
+        scale: Of attention scores.
+        rope: Rotary position embedding.
+        n_expert, n_used: Experts of a layer, and how many of them a token goes through; 0: none.
+        expert_scale: Factor of the experts' weights.
+    """
+
+    n_layer: int
+    n_context: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_kv: int
+    width: int
+    epsilon: float
+    scale: float
+    rope: Rope
+    n_expert: int = 0
+    n_used: int = 0
+    expert_scale: float = 1.0
+
+
+def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "always"] = "never") -> Hyperparameters:
+    """The hyperparameters that all architectures have.
+
+    Raises:
+        FormatError: `engine.key`: a key is missing, out of range or contradicts another.
+        UnsupportedError: `engine.key`: a way of scaling positions that is not known.
+    """
+    n_embd = keys.integer("embedding_length", most=MOST_WIDTH)
+    n_head = keys.integer("attention.head_count", most=MOST_HEADS)
+    n_kv = keys.integer("attention.head_count_kv", most=MOST_HEADS, default=n_head)
+    if n_head % n_kv:
+        raise keys.refuse("attention.head_count_kv", f"is {n_kv}, which does not divide {n_head} heads")
+    if "attention.key_length" not in keys and n_embd % n_head:
+        raise keys.refuse("attention.head_count", f"is {n_head}, which does not divide a width of {n_embd}")
+    width = keys.integer("attention.key_length", most=MOST_WIDTH, default=max(1, n_embd // n_head))
+    if keys.integer("attention.value_length", most=MOST_WIDTH, default=width) != width:
+        raise keys.refuse("attention.value_length", f"is not {width}, as keys have it")
+    made = Hyperparameters(
+        n_layer=keys.integer("block_count", most=MOST_LAYERS),
+        n_context=keys.integer("context_length", most=MOST_CONTEXT),
+        n_embd=n_embd, n_ff=0, n_head=n_head, n_kv=n_kv, width=width,
+        epsilon=keys.number("attention.layer_norm_rms_epsilon"), scale=1 / math.sqrt(width),
+        rope=read_rope(keys, width, pairing),
+    )  # fmt: skip
+    n_expert = 0
+    if experts == "always" or (experts == "maybe" and "expert_count" in keys):
+        n_expert = keys.integer("expert_count", most=MOST_EXPERTS, least=1 if experts == "always" else 0)
+    if not n_expert:
+        return replace(made, n_ff=keys.integer("feed_forward_length", most=MOST_WIDTH))
+    n_used = keys.integer("expert_used_count", most=MOST_EXPERTS)
+    if n_used > n_expert:
+        raise keys.refuse("expert_used_count", f"is {n_used}, more than the {n_expert} experts that there are")
+    scale = keys.number("expert_weights_scale", default=1.0, above=-math.inf)
+    width_key = "expert_feed_forward_length" if experts == "always" else "feed_forward_length"
+    return replace(
+        made, n_ff=keys.integer(width_key, most=MOST_WIDTH), n_expert=n_expert, n_used=n_used,
+        expert_scale=scale or 1.0,
+    )  # fmt: skip
+
+
+def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
+    """Rotary position embedding, with the scaling that the metadata asks for."""
+    n_rotated = keys.integer("rope.dimension_count", most=MOST_WIDTH, default=width)
+    if n_rotated > width or n_rotated % 2:
+        raise keys.refuse("rope.dimension_count", f"is {n_rotated}: odd, or more than a head's {width} elements")
+    base = keys.number("rope.freq_base", default=10000.0, above=1.0)
+    kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys else "none")
+    factor = keys.number("rope.scaling.factor", default=keys.number("rope.scale_linear", default=1.0))
+    plain = Rope(n_rotated, base, pairing == "neighbours")
+    if kind == "none":
+        return plain
+    if kind == "linear":
+        return replace(plain, factor=factor)
+    if kind != "yarn":
+        raise UnsupportedError(
+            f"positions scaled by {kind!r} are not supported", code="engine.key", field=keys.name("rope.scaling.type"),
+            hint="none, linear and yarn are",
+        )  # fmt: skip
+    yarn = Yarn(
+        keys.integer("rope.scaling.original_context_length", most=MOST_CONTEXT),
+        keys.number("rope.scaling.yarn_beta_fast", default=32.0),
+        keys.number("rope.scaling.yarn_beta_slow", default=1.0),
+        keys.number("rope.scaling.attn_factor", default=1.0),
+    )  # fmt: skip
+    return replace(plain, factor=factor, yarn=yarn)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What an architecture traces.
+
+    Attributes:
+        h: The hyperparameters.
+        w: The weights.
+        pager: Brings the chosen experts into memory; None where they are mapped.
+        n_vocab: Tokens of the vocabulary.
+    """
+
+    h: Hyperparameters
+    w: Weights
+    pager: ExpertPager | None
+    n_vocab: int
+
+    def layer(self, number: int) -> Layer:
+        """One layer."""
+        return Layer(self, number)
+
+    def embed(self, g: Graph) -> Value:
+        """The embeddings of the batch's tokens."""
+        return g.embed(self.w.matrix("token_embd.weight", self.h.n_embd, self.n_vocab))
+
+    def norm(self, g: Graph, x: Value) -> Value:
+        """The norm behind the last layer."""
+        return g.rms(x, self.w.vector("output_norm.weight", self.h.n_embd), self.h.epsilon)
+
+    def output(self, g: Graph, x: Value) -> Value:
+        """Logits: through the output matrix, or the embeddings where there is none."""
+        name = "output.weight" if "output.weight" in self.w else "token_embd.weight"
+        return g.matmul(
+            x, self.w.matrix(name, self.h.n_embd, self.n_vocab), self.w.optional_vector("output.bias", self.n_vocab)
+        )
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a model: `blk.N`."""
+
+    model: Model
+    number: int
+
+    def norm(self, g: Graph, x: Value, name: str) -> Value:
+        """An RMS norm of the hidden state."""
+        h = self.model.h
+        return g.rms(x, self.model.w.vector(self.name(f"{name}.weight"), h.n_embd), h.epsilon)
+
+    def linear(self, g: Graph, x: Value, name: str, n_out: int) -> Value:
+        """A matrix product, with a bias where the model has one."""
+        w = self.model.w
+        matrix = w.matrix(self.name(f"{name}.weight"), x.width, n_out)
+        return g.matmul(x, matrix, w.optional_vector(self.name(f"{name}.bias"), n_out))
+
+    def queries_keys_values(self, g: Graph, n: Value) -> tuple[Part, Part, Part]:
+        """From three matrices or from one."""
+        h = self.model.h
+        widths = (h.n_head * h.width, h.n_kv * h.width, h.n_kv * h.width)
+        if self.name("attn_qkv.weight") in self.model.w:
+            fused = self.linear(g, n, "attn_qkv", sum(widths))
+            return (
+                Part(fused, 0, widths[0]), Part(fused, widths[0], widths[1]),
+                Part(fused, widths[0] + widths[1], widths[2]),
+            )  # fmt: skip
+        names = ("attn_q", "attn_k", "attn_v")
+        q, k, v = (Part(self.linear(g, n, name, width), 0, width) for name, width in zip(names, widths, strict=True))
+        return q, k, v
+
+    def head_norms(self) -> tuple[Vector, Vector]:
+        """Weights of the norms of each query's and each key's head."""
+        w, width = self.model.w, self.model.h.width
+        return w.vector(self.name("attn_q_norm.weight"), width), w.vector(self.name("attn_k_norm.weight"), width)
+
+    def attention(
+        self, g: Graph, n: Value, *, norms: tuple[Vector, Vector] | None = None, rope: Rope | None = None,
+        window: int = 0,
+    ) -> Value:  # fmt: skip
+        """Attention and its output matrix."""
+        h = self.model.h
+        q, k, v = self.queries_keys_values(g, n)
+        q_norm, k_norm = norms or (None, None)
+        mixed = g.attention(
+            q, k, v, layer=self.number, n_head=h.n_head, n_kv=h.n_kv, rope=rope or h.rope, scale=h.scale,
+            window=window, q_norm=q_norm, k_norm=k_norm, epsilon=h.epsilon,
+        )  # fmt: skip
+        return self.linear(g, mixed, "attn_output", h.n_embd)
+
+    def feed_forward(self, g: Graph, n: Value, gate: Literal["silu", "gelu"] = "silu") -> Value:
+        """down( act(gate n) · (up n) )."""
+        h = self.model.h
+        act = g.silu_gate if gate == "silu" else g.gelu_gate
+        product = act(self.linear(g, n, "ffn_gate", h.n_ff), self.linear(g, n, "ffn_up", h.n_ff))
+        return self.linear(g, product, "ffn_down", h.n_embd)
+
+    def mixture(self, g: Graph, n: Value) -> Value:
+        """Σ p down( silu(gate n) · (up n) ) over the experts that the router chooses."""
+        h, w = self.model.h, self.model.w
+        scores = self.linear(g, n, "ffn_gate_inp", h.n_expert)
+        routing = g.route(scores, h.n_used, h.expert_scale)
+        if self.model.pager is None:
+            gate = w.experts(self.name("ffn_gate_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
+            up = w.experts(self.name("ffn_up_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
+            down = w.experts(self.name("ffn_down_exps.weight"), h.n_ff, h.n_embd, h.n_expert)
+        else:
+            gate, up, down = self.model.pager.layer(self.number, h.n_embd, h.n_ff, h.n_expert)
+            g.host(self.model.pager.bring(self.number, routing.chosen, g.work.state))
+        product = g.silu_gate(g.expert_matmul(n, gate, routing), g.expert_matmul(n, up, routing))
+        return g.mix(g.expert_matmul(product, down, routing), routing)
+
+    def name(self, tensor: str) -> str:
+        """The whole name of one of its tensors."""
+        return f"blk.{self.number}.{tensor}"
+
+
+def check_width(keys: Keys, h: Hyperparameters) -> None:
+    """For architectures whose heads are the hidden state cut up.
+
+    Raises:
+        FormatError: `engine.key`: they are not.
+    """
+    if h.n_head * h.width != h.n_embd:
+        raise FormatError(
+            f"{h.n_head} heads of {h.width} are not the width of {h.n_embd}", code="engine.key",
+            field=keys.name("attention.head_count"),
+        )  # fmt: skip

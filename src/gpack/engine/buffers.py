@@ -1,0 +1,54 @@
+"""Memory that programs compute in: rows of float32, and the 8-bit form that products with quantised weights read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+
+_LINE = 64  # bytes of a cache line, and of the widest vector
+GROUP = 32  # elements that share one scale in the 8-bit form
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A zeroed array that begins at a cache line."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    raw = np.zeros(size + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return raw[start : start + size].view(kind).reshape(shape)
+
+
+class Buffer:
+    """float32 rows, `per_token` of them for each token of a batch.
+
+    Attributes:
+        array: float32 [max_batch * per_token, width]; row t * per_token + j is the j-th of token t.
+        address: Of the first row; rows follow each other at once.
+    """
+
+    def __init__(self, max_batch: int, width: int, *, per_token: int = 1) -> None:
+        if min(max_batch, width, per_token) < 1:
+            raise UsageError(f"no buffer of {max_batch} x {per_token} rows of {width}", code="usage")
+        self.max_batch, self.width, self.per_token = max_batch, width, per_token
+        self.array: npt.NDArray[np.float32] = aligned((max_batch * per_token, width), np.float32)
+        self.address = int(self.array.ctypes.data)
+
+
+class Activations(Buffer):
+    """A buffer that products read. Whoever adds a step that writes to it calls `changed`.
+
+    Its 8-bit form is made by a step that `matmul` adds when it is first needed after a change: once for all products
+    that read the same values.
+    """
+
+    def __init__(self, max_batch: int, width: int, *, per_token: int = 1) -> None:
+        super().__init__(max_batch, width, per_token=per_token)
+        self.is_quantized = False
+
+    def changed(self) -> None:
+        """The steps added from now on see other values than those before."""
+        self.is_quantized = False

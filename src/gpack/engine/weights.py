@@ -1,0 +1,149 @@
+"""The weights of a model as steps read them, each checked against what the hyperparameters say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError
+from ..generated.constants import GgmlType
+from ..tensor import Tensor
+from .buffers import aligned
+from .matmul import Experts, Matrix
+
+if TYPE_CHECKING:
+    from ..model.load import GuildModel
+
+_PLAIN = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64)
+_CHUNK = 1 << 22  # elements that are looked through at a time
+
+
+class Weights:
+    """The tensors of a model; what was read once is kept, so that sessions share it.
+
+    Attributes:
+        used: Names of all tensors that were asked for and found.
+    """
+
+    def __init__(self, model: GuildModel) -> None:
+        self._tensors: Mapping[str, Tensor] = model.tensors
+        self._path = model.path
+        self._kept: dict[str, Any] = {}
+        self.used: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def vector(self, name: str, width: int) -> npt.NDArray[np.float32]:
+        """A tensor of one axis as float32; its values are checked.
+
+        Raises:
+            FormatError: `engine.tensor`: it is missing; `engine.shape`: it has another shape; `engine.nan`: a value
+                is not finite.
+        """
+        if name not in self._kept:
+            tensor = self._tensor(name, (width,))
+            if tensor.ggml_type not in _PLAIN:
+                raise FormatError(
+                    f"tensor {name} is of type {tensor.type_name}, not floats", code="engine.shape", path=self._path,
+                    field=name,
+                )  # fmt: skip
+            values = aligned((width,), np.float32)
+            values[:] = tensor.dequantize()
+            if not np.isfinite(values).all():
+                raise self._not_finite(name)
+            self._kept[name] = values
+        made: npt.NDArray[np.float32] = self._kept[name]
+        if made.shape != (width,):
+            raise self._shape(name, made.shape, (width,))
+        return made
+
+    def optional_vector(self, name: str, width: int) -> npt.NDArray[np.float32] | None:
+        """As `vector`; None where the model has no such tensor."""
+        return self.vector(name, width) if name in self._tensors else None
+
+    def matrix(self, name: str, n_in: int, n_out: int) -> Matrix:
+        """A tensor of n_out rows of n_in elements, in place.
+
+        Raises:
+            FormatError: As `vector`, but values are not looked at.
+        """
+        made = self._kept.get(name)
+        if made is None:
+            made = self._kept[name] = Matrix.of(self._tensor(name, (n_in, n_out)))
+        if (made.n_in, made.n_out) != (n_in, n_out):
+            raise self._shape(name, (made.n_in, made.n_out), (n_in, n_out))
+        return made
+
+    def experts(self, name: str, n_in: int, n_out: int, n_expert: int) -> Experts:
+        """A tensor of n_expert matrices, in place.
+
+        Raises:
+            FormatError: As `matrix`.
+        """
+        made = self._kept.get(name)
+        if made is None:
+            made = self._kept[name] = Experts.of(self._tensor(name, (n_in, n_out, n_expert)))
+        return made
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """The extents of a tensor.
+
+        Raises:
+            FormatError: `engine.tensor`: it is missing.
+        """
+        return self._find(name).dims
+
+    def scan(self) -> None:
+        """Looks through the values of all tensors that were asked for.
+
+        Raises:
+            FormatError: `engine.nan`: a value is not finite.
+        """
+        for name in sorted(self.used):
+            if has_bad_values(self._find(name)):
+                raise self._not_finite(name)
+
+    def _tensor(self, name: str, dims: tuple[int, ...]) -> Tensor:
+        tensor = self._find(name)
+        # Trailing axes of one element say nothing.
+        stored = tensor.dims
+        while len(stored) > len(dims) and stored[-1] == 1:
+            stored = stored[:-1]
+        if stored != dims:
+            raise self._shape(name, stored, dims)
+        self.used.add(name)
+        return tensor
+
+    def _find(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            raise FormatError(
+                f"there is no tensor {name}, which the model cannot run without", code="engine.tensor", path=self._path,
+                field=name,
+            )  # fmt: skip
+        return self._tensors[name]
+
+    def _shape(self, name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> FormatError:
+        return FormatError(
+            f"tensor {name} has the extents {list(stored)}; by the metadata they should be {list(wanted)}",
+            code="engine.shape", path=self._path, field=name,
+        )  # fmt: skip
+
+    def _not_finite(self, name: str) -> FormatError:
+        return FormatError(
+            f"tensor {name} holds values that are no finite numbers", code="engine.nan", path=self._path, field=name
+        )
+
+
+def has_bad_values(tensor: Tensor) -> bool:
+    """Whether a value of a tensor is infinite or not a number."""
+    if tensor.ndim == 0 or not tensor.size:
+        return False
+    if not tensor.flags.c_contiguous:
+        return any(has_bad_values(part) for part in tensor)
+    rows: Any = tensor.reshape(-1, tensor.shape[-1])
+    step = max(1, _CHUNK // tensor.dims[0])
+    return any(not np.isfinite(rows[first : first + step].dequantize()).all() for first in range(0, len(rows), step))
