@@ -219,7 +219,7 @@ def test_logits_that_are_no_numbers() -> None:
     model.session = broken  # type: ignore[method-assign]
     with pytest.raises(FormatError) as caught:
         whole(model)
-    assert caught.value.code == "engine.logits"
+    assert caught.value.code == "engine.nan"
     assert model.sessions[0].closed == 1
 
 

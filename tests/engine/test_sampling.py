@@ -232,7 +232,7 @@ def test_logits_that_give_no_probabilities(value: float, said: str) -> None:
     for act in (Sampler(GREEDY).sample, Sampler(Sampling()).sample, lambda given: logprobs(given, 0, 1)):
         with pytest.raises(FormatError, match=said) as caught:
             act(logits)
-        assert caught.value.code == "engine.logits"
+        assert caught.value.code == "engine.nan"
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 0}, {"top_k": 0, "top_p": 1.0}, {**OFF, "temperature": 0.01}])

@@ -176,7 +176,7 @@ class TextGenerator:
 
         Raises:
             UsageError: `engine.context`: the prompt is longer than the context.
-            FormatError: `engine.logits`: the model computes no probabilities.
+            FormatError: `engine.nan`: the model computes no probabilities.
         """
         for piece in self.stream(request):
             if piece.generation is not None:

@@ -144,7 +144,7 @@ class Sampler:
             logits: float32 [n_vocab]; -inf for what must not be chosen.
 
         Raises:
-            FormatError: `engine.logits`: NaN or +inf, or nothing but -inf.
+            FormatError: `engine.nan`: NaN or +inf, or nothing but -inf.
         """
         check_logits(logits)
         scores = self._penalised(logits)
@@ -189,7 +189,7 @@ def check_logits(logits: Floats) -> None:
     """Refuses logits that give no probabilities.
 
     Raises:
-        FormatError: `engine.logits`: NaN or +inf, or nothing but -inf.
+        FormatError: `engine.nan`: NaN or +inf, or nothing but -inf.
     """
     if not len(logits):
         raise UsageError("there are no logits to choose from", code="usage")
@@ -203,7 +203,7 @@ def check_logits(logits: Floats) -> None:
     else:
         what = "all of them are -inf"
     raise FormatError(
-        f"the model's logits give no probabilities: {what}", code="engine.logits", section="logits",
+        f"the model's logits give no probabilities: {what}", code="engine.nan", section="logits",
         hint="its weights may be damaged: `guild verify` checks them",
     )  # fmt: skip
 
