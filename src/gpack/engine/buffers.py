@@ -11,6 +11,7 @@ from ..errors import UsageError
 
 _LINE = 64  # bytes of a cache line, and of the widest vector
 GROUP = 32  # elements that share one scale in the 8-bit form
+_GROUP_BYTES = 48  # as kernels/x8.py has it
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -48,6 +49,19 @@ class Activations(Buffer):
     def __init__(self, max_batch: int, width: int, *, per_token: int = 1) -> None:
         super().__init__(max_batch, width, per_token=per_token)
         self.is_quantized = False
+        self._rounded: npt.NDArray[np.uint8] | None = None
+
+    @property
+    def rounded_step(self) -> int:
+        """Bytes of a row in its 8-bit form (see kernels/x8.py)."""
+        return self.width // GROUP * _GROUP_BYTES
+
+    @property
+    def rounded_address(self) -> int:
+        """Of the 8-bit form; its memory is taken when this is first asked for."""
+        if self._rounded is None:
+            self._rounded = aligned((self.max_batch * self.per_token, self.rounded_step), np.uint8)
+        return int(self._rounded.ctypes.data)
 
     def changed(self) -> None:
         """The steps added from now on see other values than those before."""

@@ -76,9 +76,10 @@ def choose(name: str | None = None) -> Variant:
             hint=f"auto, {', '.join(VARIANTS)}",
         )  # fmt: skip
     if found not in able:
-        missing = sorted(min((need - features() for need in found.needs), key=lambda lacking: len(lacking)))
+        lacking = [need - features() for need in found.needs]
+        fewest = min(lacking, key=len)
         raise UsageError(
-            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(missing)}", code="engine.cpu",
+            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(sorted(fewest))}", code="engine.cpu",
             field=VARIABLE, hint=f"it can run {', '.join(variant.name for variant in able)}",
         )  # fmt: skip
     return found

@@ -10,137 +10,55 @@ All of them read how many tokens the batch has from `state[0]` when the program 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, UsageError
-from ..quants import dequantize
-from ..tensor import Tensor, array_layout
-from .buffers import Activations, Buffer
-from .store import Kernels
-from .team import Program, Words
+from ..errors import FormatError
+from ..generated.constants import GgmlType
+from . import slow
+from .buffers import GROUP, Activations, Buffer
+from .kernels import BLOCK_TYPES, PLAIN_TYPES
+from .matrices import Experts, Matrix
+from .team import Program
+from .workspace import Compute, Workspace
 
-__all__ = ["Activations", "Buffer", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
+__all__ = ["Activations", "Buffer", "Compute", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
 
 Floats = npt.NDArray[np.float32]
-Compute = Literal["int8", "f32"]
-N_TOKENS = 0  # the word of the state that says how many tokens the batch has
-_SCRATCH_VALUES = 1 << 20  # float32 values that a slow type's rows are turned into at a time
+_SIXTEENS = ("Q2_K", "Q3_K", "Q6_K")  # types whose scales are those of 16 weights
+_BYTES = ("Q8_0", "IQ4_NL", "IQ4_XS")  # types whose codes take all 8 bits
+# A thread's memory, as kernels/drive.py has it.
+_FREE_AT = 256 + 4096 + 1024
+_RESULTS = 4096
+_PANELS = 512 << 10  # bytes of panels that are multiplied with all tokens before the next: in the second cache
+_MOST_TILES = 4
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """A view on weights: n_out rows of n_in elements, as they are stored.
+class _Plan:
+    """How a matrix is multiplied: the kernels' addresses, and the sizes that go with them.
 
     Attributes:
-        address: Of the first row.
-        keep: What must live as long as the address is used.
+        blocks: Of a row, as the kernels of the type count.
+        length: Of a row, as the multiplication counts.
+        panel: Bytes of a panel.
+        dot, unpack, multiply: Addresses; 0 where there is none.
+        few: Up to so many tokens are multiplied one by one.
+        is_rounded: Whether it reads the activations' 8-bit form.
     """
 
-    address: int
-    ggml_type: int
-    n_out: int
-    n_in: int
-    row_bytes: int
-    name: str
-    keep: Any
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Matrix:
-        """The weights of a tensor with two axes; nothing is copied.
-
-        Raises:
-            FormatError: `engine.shape`: it has another number of axes.
-        """
-        if len(tensor.dims) != 2:
-            raise _shape(tensor, "a matrix")
-        n_in, n_out = tensor.dims
-        kind, row_bytes = _row(tensor)
-        plain = _contiguous(tensor, n_out * row_bytes)
-        return cls(int(plain.ctypes.data), kind, n_out, n_in, row_bytes, tensor.name, plain)
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The same matrix of all experts of a layer.
-
-    Attributes:
-        addresses: int64 [n_expert], of the first row of each; a step of the host may fill it in before it is used.
-    """
-
-    addresses: Words
-    ggml_type: int
-    n_out: int
-    n_in: int
-    row_bytes: int
-    name: str
-    keep: Any
-
-    @property
-    def n_expert(self) -> int:
-        """How many there are."""
-        return len(self.addresses)
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Experts:
-        """The experts of a tensor [n_expert, n_out, n_in]; their slices may lie apart. Nothing is copied.
-
-        Raises:
-            FormatError: `engine.shape`: it has another number of axes.
-        """
-        if len(tensor.dims) != 3:
-            raise _shape(tensor, "a stack of matrices")
-        n_in, n_out, n_expert = tensor.dims
-        kind, row_bytes = _row(tensor)
-        plain = np.asarray(tensor)
-        first, stride = int(plain.ctypes.data), int(plain.strides[0])
-        addresses = first + stride * np.arange(n_expert, dtype=np.int64)
-        return cls(addresses, kind, n_out, n_in, row_bytes, tensor.name, plain)
-
-    @classmethod
-    def of_slices(cls, slices: Sequence[Tensor]) -> Experts:
-        """The experts of one tensor each, all of one type and shape.
-
-        Raises:
-            FormatError: `engine.shape`: they differ.
-        """
-        matrices = [Matrix.of(item) for item in slices]
-        first = matrices[0]
-        for item in matrices:
-            if (item.ggml_type, item.n_out, item.n_in) != (first.ggml_type, first.n_out, first.n_in):
-                raise FormatError("experts of one layer differ in type or shape", code="engine.shape", field=item.name)
-        addresses = np.array([item.address for item in matrices], np.int64)
-        return cls(
-            addresses, first.ggml_type, first.n_out, first.n_in, first.row_bytes, first.name,
-            [item.keep for item in matrices],
-        )  # fmt: skip
-
-
-class Workspace:
-    """What the products of one model share: the state block, scratch memory, and how they compute.
-
-    Attributes:
-        state: int64 [16]; word 0 is the number of tokens of the batch.
-        compute: `int8`: activations are rounded to 8 bits, 32 to a scale, where the weights are quantised. `f32`:
-            never.
-    """
-
-    def __init__(
-        self, kernels: Kernels, state: Words, *, max_batch: int, threads: int, compute: Compute = "int8"
-    ) -> None:
-        if compute not in ("int8", "f32"):
-            raise UsageError(f"there is no way to compute {compute!r}", code="usage", hint="int8, f32")
-        self.kernels, self.state = kernels, state
-        self.max_batch, self.threads, self.compute = max_batch, threads, compute
-
-    @property
-    def n_tokens(self) -> int:
-        """Of the batch that runs now."""
-        return int(self.state[N_TOKENS])
+    blocks: int
+    length: int
+    panel: int
+    dot: int
+    unpack: int
+    multiply: int
+    few: int
+    is_rounded: bool
 
 
 def matmul(
@@ -156,25 +74,21 @@ def matmul(
     Raises:
         FormatError: `engine.shape`: the sizes do not fit each other.
     """
-    _check(matrix, x, out)
+    _check(matrix, x, out, (x.per_token,))
     if bias is not None:
         bias = np.ascontiguousarray(bias, np.float32)
         if bias.shape != (matrix.n_out,):
             raise FormatError(f"a bias {list(bias.shape)} for {matrix.n_out} rows", code="engine.shape")
     program.keep((work, matrix, x, out, bias))
+    plan = _plan(work, matrix)
+    if plan is None:
+        program.host(slow.matmul(work, matrix, x, out, bias=bias, add=add, last=rows == "last"))
+    else:
+        common = _common(program, work, plan, matrix, x, out)
+        words = common(matrix.address, 0 if bias is None else bias.ctypes.data, add, rows == "last")
+        program.add("matmul", *words, counter=True)
     if isinstance(out, Activations):
         out.changed()
-
-    def run() -> None:
-        count = work.n_tokens * x.per_token
-        first = count - 1 if rows == "last" else 0
-        target = out.array[: count - first]
-        product = _product(matrix.address, matrix, x.array[first:count])
-        if bias is not None:
-            product += bias
-        target[...] = target + product if add else product
-
-    program.host(run)
 
 
 def moe_matmul(
@@ -192,95 +106,121 @@ def moe_matmul(
         FormatError: `engine.shape`: the sizes do not fit each other.
     """
     count = selected.shape[1]
-    _check(experts, x, out, per_token=count)
+    _check(experts, x, out, (1, count))
+    if out.per_token != count or selected.dtype != np.int32 or not selected.flags.c_contiguous:
+        raise FormatError(f"{count} experts do not fit {out.per_token} rows per token", code="engine.shape")
     program.keep((work, experts, selected, x, out))
+    plan = _plan(work, experts)
+    if plan is None:
+        program.host(slow.moe_matmul(work, experts, selected, x, out))
+    else:
+        order = 4 * (experts.n_expert + 2 + 2 * work.max_batch * count)
+        words = _common(program, work, plan, experts, x, out, order)(0, 0, False, False)
+        program.add(
+            "moe_matmul", *words, selected.ctypes.data, count, experts.addresses.ctypes.data, experts.n_expert,
+            x.per_token, _tail_at(work, experts)[1], counter=True,
+        )  # fmt: skip
     if isinstance(out, Activations):
         out.changed()
-
-    def run() -> None:
-        chosen = selected[: work.n_tokens].reshape(-1)
-        for expert in np.unique(chosen):
-            pairs = np.flatnonzero(chosen == expert)
-            source = pairs if x.per_token == count else pairs // count
-            out.array[pairs] = _product(int(experts.addresses[expert]), experts, x.array[source])
-
-    program.host(run)
 
 
 def embed(program: Program, work: Workspace, matrix: Matrix, tokens: npt.NDArray[np.int32], out: Buffer) -> None:
     """Adds a step: out[t] = row tokens[t] of the matrix, for all tokens of the batch.
 
+    The bits are those of `gpack.quants.dequantize`.
+
     Args:
-        tokens: int32 [max_batch], in memory that stays where it is.
+        tokens: int32 [max_batch], in memory that stays where it is; each from 0 to n_out - 1.
 
     Raises:
         FormatError: `engine.shape`: the rows of `out` are not those of the matrix.
     """
-    if out.width != matrix.n_in:
+    if out.width != matrix.n_in or out.per_token != 1:
         raise FormatError(f"rows of {matrix.n_in} do not fit {out.width}", code="engine.shape", field=matrix.name)
     program.keep((work, matrix, tokens, out))
+    name = GgmlType.NAMES[matrix.ggml_type]
+    if name in BLOCK_TYPES or name in PLAIN_TYPES:
+        panel_at = 64
+        memory, each = work.memory(panel_at + 4 * work.lanes * matrix.n_in)
+        program.add(
+            "embed", work.state.ctypes.data, matrix.address, matrix.row_bytes, _blocks(matrix), matrix.n_in,
+            tokens.ctypes.data, out.address, work.kernels.address(f"floats_{name}"), memory, each, panel_at,
+        )  # fmt: skip
+    else:
+        program.host(slow.embed(work, matrix, tokens, out))
     if isinstance(out, Activations):
         out.changed()
-    stored = _stored(matrix.address, matrix, 0, matrix.n_out)
-
-    def run() -> None:
-        chosen = tokens[: work.n_tokens]
-        out.array[: work.n_tokens] = dequantize(stored[chosen], matrix.ggml_type)
-
-    program.host(run)
 
 
-def _stored(address: int, matrix: Matrix | Experts, first: int, behind: int) -> npt.NDArray[np.uint8]:
-    """Rows as they are stored, uint8 [rows, row bytes]."""
-    import ctypes
+def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
+    """How to multiply; None: by the host."""
+    name = GgmlType.NAMES[matrix.ggml_type]
+    find, n_in = work.kernels.address, matrix.n_in
+    if name in PLAIN_TYPES or (name in BLOCK_TYPES and work.compute == "f32"):
+        dot = find(f"dot_{name}") if name in PLAIN_TYPES else 0
+        return _Plan(
+            _blocks(matrix), n_in, 4 * work.lanes * n_in, dot, find(f"floats_{name}"), find("multiply_floats"),
+            2 if dot else 0, is_rounded=False,
+        )  # fmt: skip
+    if name not in BLOCK_TYPES:
+        return None
+    group = 16 if name in _SIXTEENS else 32
+    kind = "signed" if name in _BYTES and work.kernels.variant.name == "avx2" else group
+    panel = n_in // group * 4 * work.lanes * (2 + group // 4)
+    return _Plan(
+        _blocks(matrix), n_in // GROUP, panel, find(f"dot_{name}"), find(f"codes_{name}"), find(f"multiply_{kind}"), 2,
+        is_rounded=True,
+    )  # fmt: skip
 
-    size = (behind - first) * matrix.row_bytes
-    memory = (ctypes.c_uint8 * size).from_address(address + first * matrix.row_bytes)
-    return np.frombuffer(memory, np.uint8).reshape(behind - first, matrix.row_bytes)
+
+def _blocks(matrix: Matrix | Experts) -> int:
+    """Blocks of a row, or its weights where they are floats."""
+    return matrix.n_in // GgmlType.BLOCK[matrix.ggml_type]
 
 
-def _product(address: int, matrix: Matrix | Experts, x: Floats) -> Floats:
-    """X times the transposed matrix, its rows turned into float32 a few at a time."""
-    made = np.empty((len(x), matrix.n_out), np.float32)
-    step = max(1, _SCRATCH_VALUES // matrix.n_in)
-    with np.errstate(all="ignore"):
-        for first in range(0, matrix.n_out, step):
-            behind = min(first + step, matrix.n_out)
-            weights = dequantize(_stored(address, matrix, first, behind), matrix.ggml_type)
-            np.matmul(x, weights.T, out=made[:, first:behind])
-    return made
+def _tail_at(work: Workspace, matrix: Matrix | Experts) -> tuple[int, int]:
+    """Where in a thread's memory the copy of a last tile lies, and what is behind it."""
+    return _FREE_AT, _FREE_AT + (work.lanes * matrix.row_bytes + 63) // 64 * 64
 
 
-def _check(matrix: Matrix | Experts, x: Buffer, out: Buffer, per_token: int = 1) -> None:
+def _common(
+    program: Program, work: Workspace, plan: _Plan, matrix: Matrix | Experts, x: Activations, out: Buffer,
+    order: int = 0,
+) -> Callable[[int, int, bool, bool], tuple[int, ...]]:  # fmt: skip
+    """The arguments that all products have, in the order of kernels/drive.py; rounds the activations if need be.
+
+    Args:
+        order: Bytes that pairs of token and expert take.
+    """
+    if plan.is_rounded and not x.is_quantized:
+        groups = x.per_token * x.width // GROUP
+        program.add("quantize_x8", work.state.ctypes.data, x.address, groups, x.rounded_address)
+        x.is_quantized = True
+    x_at, x_step = (x.rounded_address, x.rounded_step) if plan.is_rounded else (x.address, 4 * x.width)
+    n_tiles = -(-matrix.n_out // work.lanes)
+    tiles = max(1, min(_MOST_TILES, _PANELS // plan.panel, n_tiles // (4 * work.threads)))
+    tail_at, behind = _tail_at(work, matrix)
+    panels_at = behind + (order + 63) // 64 * 64
+    memory, each = work.memory(panels_at + tiles * plan.panel)
+    chunk = _RESULTS // (4 * work.lanes)
+
+    def words(weights: int, bias: int, add: bool, last: bool) -> tuple[int, ...]:
+        return (
+            work.state.ctypes.data, weights, matrix.row_bytes, matrix.n_out, plan.blocks, plan.length, x_at, x_step,
+            out.address, 4 * out.width, bias, add, last, x.per_token, plan.dot, plan.unpack, plan.multiply, plan.few,
+            tiles, plan.panel, memory, each, tail_at, panels_at, chunk,
+        )  # fmt: skip
+
+    return words
+
+
+def _check(matrix: Matrix | Experts, x: Buffer, out: Buffer, per_token: tuple[int, ...]) -> None:
     if x.width != matrix.n_in or out.width != matrix.n_out:
         raise FormatError(
             f"a matrix of {matrix.n_out} rows of {matrix.n_in} does not take {x.width} to {out.width}",
             code="engine.shape", field=matrix.name,
         )  # fmt: skip
-    if out.per_token not in (per_token, x.per_token) or x.per_token not in (1, out.per_token):
+    if x.per_token not in per_token or out.per_token not in per_token:
         raise FormatError(
-            f"{x.per_token} rows per token cannot become {out.per_token}", code="engine.shape", field=matrix.name
+            f"{x.per_token} rows per token do not become {out.per_token}", code="engine.shape", field=matrix.name
         )
-
-
-def _shape(tensor: Tensor, wanted: str) -> FormatError:
-    return FormatError(
-        f"tensor {tensor.name} is not {wanted}: its extents are {list(tensor.dims)}", code="engine.shape",
-        field=tensor.name,
-    )  # fmt: skip
-
-
-def _row(tensor: Tensor) -> tuple[int, int]:
-    """Type and bytes of a row."""
-    kind = tensor.ggml_type
-    if kind is None:
-        raise FormatError(f"tensor {tensor.name} has no type", code="engine.shape", field=tensor.name)
-    shape, dtype = array_layout(kind, tensor.dims)
-    return kind, shape[-1] * dtype.itemsize
-
-
-def _contiguous(tensor: Tensor, size: int) -> npt.NDArray[Any]:
-    plain = np.asarray(tensor)
-    if not plain.flags.c_contiguous or plain.nbytes != size:
-        raise FormatError(f"tensor {tensor.name} does not lie in one piece", code="engine.shape", field=tensor.name)
-    return plain

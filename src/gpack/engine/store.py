@@ -113,29 +113,41 @@ class Kernels:
         )
 
     def _compile(self, name: str, symbol: str) -> bytes:
-        """Object code, by numba and LLVM."""
+        """Object code, by LLVM: of what numba makes of a Python function, or of a kernel that is written for LLVM."""
         try:
-            from numba import cfunc, types
+            made = import_module(f".kernels.{MODULES[name]}", __package__).BUILDERS[name](self.variant)
+            is_written = hasattr(made, "module")  # in LLVM's language, not in Python
+            module = self._optimised(made.module(symbol)) if is_written else self._by_numba(made, symbol)
         except ImportError as error:
             raise UnsupportedError(
                 "running a model takes numba, which is not installed", code="engine.numba",
                 hint="pip install 'gpack[run]'",
             ) from error  # fmt: skip
-        function = import_module(f".kernels.{MODULES[name]}", __package__).BUILDERS[name](self.variant)
+        code: bytes = self._machine.emit_object(module)
+        return code
+
+    def _optimised(self, assembly: str) -> Any:
+        llvm = self._llvm
+        module = llvm.parse_assembly(assembly)
+        module.triple, module.data_layout = self._machine.triple, str(self._machine.target_data)
+        module.verify()
+        passes = llvm.create_pass_builder(self._machine, llvm.create_pipeline_tuning_options(speed_level=3))
+        passes.getModulePassManager().run(module, passes)
+        return module
+
+    def _by_numba(self, function: Any, symbol: str) -> Any:
+        from numba import cfunc, types
+
         signature = types.void(types.CPointer(types.int64), types.int64, types.int64)
         made = cfunc(signature, fastmath=_FAST_MATH, error_model="numpy")(function)
         module = self._llvm.parse_assembly(made.inspect_llvm())
         module.get_function(made.native_name).name = symbol
-        for item in module.functions:
+        for item in (*module.functions, *module.global_variables):
             # All but the entry may go by the same name in another kernel's code.
             if not item.is_declaration and item.name != symbol:
                 item.linkage = "internal"
-        for item in module.global_variables:
-            if not item.is_declaration:
-                item.linkage = "internal"
         self._prune(module)
-        code: bytes = self._machine.emit_object(module)
-        return code
+        return module
 
     def _prune(self, module: Any) -> None:
         """Takes away what no kernel uses: numba's reports of exceptions, which need numba.

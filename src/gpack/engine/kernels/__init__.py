@@ -7,9 +7,23 @@ code that was compiled before is loaded without it (see `store`). So this module
 
 from __future__ import annotations
 
+# Types whose blocks are unpacked by compiled code (see `blocks`).
+BLOCK_TYPES = (
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+)  # fmt: skip
+
+# Types that are floats already.
+PLAIN_TYPES = ("F32", "F16", "BF16")
+
 # Name to the module that builds it: `module.BUILDERS[name](variant)` gives the Python function to compile.
 MODULES: dict[str, str] = {
     "execute": "executor",
+    "quantize_x8": "x8",
+    **{f"dot_{name}": "dot" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
+    **{f"codes_{name}": "panels" for name in BLOCK_TYPES},
+    **{f"floats_{name}": "panels" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
+    **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "signed")},
+    **dict.fromkeys(("matmul", "moe_matmul", "embed"), "drive"),
     **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
     **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),
     **dict.fromkeys(

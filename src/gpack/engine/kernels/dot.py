@@ -1,0 +1,105 @@
+"""Matrix times one vector: weights are read once, in the form in which they are stored, and never written anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..cpu import Variant
+from .blocks import FORMATS, Format
+from .emit import Written
+from .lanes import F32, Lanes, Rows, fetch_next_tile
+from .plain import PLAIN, Plain, tail
+from .products import sum_of_products
+from .x8 import SIZE, VALUES, Group8
+
+
+def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
+    """Arguments: weights, bytes of a row, blocks of a row, activations in 8 bits, results. `ith` to `nth`: tiles."""
+    builder = lanes.builder
+    weights, row_bytes, n_blocks, x8, out = args
+    tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
+    zero = lanes.fill(lanes.floats, 0.0)
+
+    def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
+        number = builder.add(number, first)
+        start = builder.add(weights, builder.mul(number, tile_bytes))
+
+        def block(place: Any, sums: Sequence[Any]) -> list[Any]:
+            rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
+            fetch_next_tile(lanes, start, tile_bytes, place, form.size)
+            x = builder.add(x8, builder.mul(place, lanes.number(form.elements // VALUES * SIZE)))
+            return _block(form, lanes, rows, x, sums)
+
+        total, rest = lanes.loop(n_blocks, [zero, zero], block)
+        lanes.store(
+            builder.add(out, builder.mul(number, lanes.number(4 * lanes.count))), builder.fadd(total, rest)
+        )  # fmt: skip
+        return []
+
+    lanes.loop(builder.sub(behind, first), [], tile)
+
+
+def _block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) -> list[Any]:
+    """Adds a block's products to the sums: those of scales, and those of offsets and minima."""
+    builder = lanes.builder
+    total, rest = sums
+    for group in form.groups(lanes, rows):
+        values = Group8(lanes, x, group.place * form.group, form.group)
+        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed)
+        scale = builder.fmul(group.scale, values.scale())
+        total = lanes.multiply_add(builder.sitofp(products, lanes.floats), scale, total)
+        if group.offset:
+            minimum = builder.fmul(group.scale, lanes.fill(lanes.floats, -float(group.offset)))
+            rest = lanes.multiply_add(minimum, values.sum(), rest)
+        elif group.minimum is not None:
+            rest = lanes.multiply_add(group.minimum, values.sum(), rest)
+    return [total, rest]
+
+
+def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
+    """As `_quantized`, with weights of a row instead of blocks, and float32 activations."""
+    builder = lanes.builder
+    weights, row_bytes, n_in, x, out = args
+    tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
+
+    def add(place: Any, values: Sequence[Any], sums: Sequence[Any]) -> list[Any]:
+        made = list(sums)
+        for number, value in enumerate(values):
+            at = builder.add(x, builder.mul(builder.add(place, lanes.number(number)), lanes.number(4)))
+            slot = number % len(made)
+            made[slot] = lanes.multiply_add(value, lanes.broadcast(at, F32), made[slot])
+        return made
+
+    def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
+        number = builder.add(number, first)
+        start = builder.add(weights, builder.mul(number, tile_bytes))
+
+        def block(place: Any, sums: Sequence[Any]) -> list[Any]:
+            rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), row_bytes)
+            fetch_next_tile(lanes, start, tile_bytes, place, 16)
+            return add(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows), sums)
+
+        zeros = [lanes.fill(lanes.floats, 0.0)] * 4
+        sums = lanes.loop(builder.sdiv(n_in, lanes.number(form.elements)), zeros, block)
+        rest = tail(form, lanes, start, row_bytes, n_in, sums, lambda place, value, so_far: add(place, [value], so_far))
+        total = builder.fadd(builder.fadd(rest[0], rest[1]), builder.fadd(rest[2], rest[3]))
+        lanes.store(builder.add(out, builder.mul(number, lanes.number(4 * lanes.count))), total)
+        return []
+
+    lanes.loop(builder.sub(behind, first), [], tile)
+
+
+def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
+    return lambda variant: Written(variant, 5, partial(_quantized, form))
+
+
+def _plain_kernel(form: Plain) -> Callable[[Variant], Written]:
+    return lambda variant: Written(variant, 5, partial(_plain, form))
+
+
+BUILDERS = {
+    **{f"dot_{name}": _quantized_kernel(form) for name, form in FORMATS.items()},
+    **{f"dot_{name}": _plain_kernel(form) for name, form in PLAIN.items()},
+}

@@ -1,0 +1,95 @@
+"""The 8-bit form of activations: groups of 32 values, each with its scale and the sums that offsets and minima need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from .emit import Written
+from .lanes import F32, I8, I32, Lanes
+
+# A group as it lies in memory: float32 scale; float32 sums of the values as rounded, of all 32 and of each 16; 32 int8.
+SCALE, SUM, HALF_SUMS, CODES, SIZE, VALUES = 0, 4, 8, 16, 48, 32
+_TOP = 127.0
+# Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
+_ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
+_INFINITE = 0x7F800000
+_SMALLEST = 0x03000000  # 2^-121, whose reciprocal times 127 is finite
+
+
+class Group8:
+    """A group of 16 or 32 activations that meet a group of weights."""
+
+    def __init__(self, lanes: Lanes, row: Any, first: int, count: int) -> None:
+        """Takes the address of a row (of a block's part of it), and which of its values."""
+        self.lanes, self.row = lanes, row
+        self._start = first // VALUES * SIZE
+        self._inside, self._count = first % VALUES, count
+
+    def scale(self) -> Any:
+        """In all lanes."""
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + SCALE), F32)
+
+    def sum(self) -> Any:
+        """The sum of the group's values, in all lanes."""
+        place = SUM if self._count == VALUES else HALF_SUMS + 4 * (self._inside // self._count)
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + place), F32)
+
+    def codes(self, number: int) -> Any:
+        """Four codes, in all lanes."""
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + CODES + self._inside + 4 * number), I32)
+
+
+def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
+    """Arguments: state, float32 rows, groups of a token, 8-bit form. Threads share all groups of the batch."""
+    builder = lanes.builder
+    state, values, groups, x8 = args
+    count = builder.mul(lanes.load(state, groups.type, 8), groups)
+    first = builder.sdiv(builder.mul(count, ith), nth)
+    behind = builder.sdiv(builder.mul(count, builder.add(ith, lanes.number(1))), nth)
+
+    def group(number: Any, _carried: Sequence[Any]) -> list[Any]:
+        number = builder.add(number, first)
+        source = builder.add(values, builder.mul(number, lanes.number(4 * VALUES)))
+        _group(lanes, source, builder.add(x8, builder.mul(number, lanes.number(SIZE))))
+        return []
+
+    lanes.loop(builder.sub(behind, first), [], group)
+
+
+def _group(lanes: Lanes, source: Any, target: Any) -> None:
+    """Rounds a group. Where a value is NaN or infinite the scale is too, and so is all that comes of it."""
+    builder = lanes.builder
+    wide = ir.VectorType(F32, VALUES)
+    whole = ir.VectorType(I32, VALUES)
+    x = lanes.load(source, wide, 4)
+    magnitudes = builder.and_(builder.bitcast(x, whole), lanes.fill(whole, 0x7FFFFFFF))
+    # As integers, magnitudes are ordered like the numbers, and NaN is the largest.
+    largest = lanes.call(f"llvm.vector.reduce.smax.v{VALUES}i32", I32, magnitudes)
+    is_finite = builder.icmp_signed("<", largest, ir.Constant(I32, _INFINITE))
+    scale = builder.fmul(builder.bitcast(largest, F32), ir.Constant(F32, 1.0 / _TOP))
+    # What is so small that its reciprocal overflows counts as 0.
+    is_usable = builder.and_(is_finite, builder.icmp_signed(">=", largest, ir.Constant(I32, _SMALLEST)))
+    inverse = builder.fdiv(ir.Constant(F32, _TOP), builder.bitcast(largest, F32))
+    scale = builder.select(builder.or_(is_usable, builder.not_(is_finite)), scale, ir.Constant(F32, 0.0))
+    scaled = builder.fmul(x, _spread(lanes, inverse, wide))
+    rounded = builder.bitcast(builder.fadd(scaled, lanes.fill(wide, _ROUNDER)), whole)
+    codes = builder.sub(rounded, lanes.fill(whole, _ROUNDER_BITS))
+    codes = builder.select(is_usable, codes, lanes.fill(whole, 0))
+    lanes.store(lanes.at(target, SCALE), scale, 4)
+    halves = [lanes.shuffle(codes, codes, range(first, first + 16)) for first in (0, 16)]
+    sums = [lanes.call("llvm.vector.reduce.add.v16i32", I32, half) for half in halves]
+    for offset, total in ((SUM, builder.add(*sums)), (HALF_SUMS, sums[0]), (HALF_SUMS + 4, sums[1])):
+        lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
+    lanes.store(lanes.at(target, CODES), builder.trunc(codes, ir.VectorType(I8, VALUES)))
+
+
+def _spread(lanes: Lanes, value: Any, kind: Any) -> Any:
+    undefined = ir.Constant(kind, ir.Undefined)
+    one = lanes.builder.insert_element(undefined, value, ir.Constant(I32, 0))
+    return lanes.shuffle(one, undefined, [0] * kind.count)
+
+
+BUILDERS = {"quantize_x8": lambda variant: Written(variant, 4, _quantize)}
