@@ -117,6 +117,8 @@ CODES = {
     "engine.nan": "weights or logits are no finite numbers",
     "engine.context": "the text does not fit into the context",
     "engine.token": "the vocabulary has no token of that number",
+    "engine.prompt": "the prompt is empty, or neither text nor token ids nor messages",
+    "engine.sampling": "an option of sampling makes no sense",
     "interrupted": "the user stopped the command",
     "internal": "a fault of this program",
 }

@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": "show what a pack or a GGUF holds",
     "pack-experts": "turn a pack with external experts into one with everything inside",
     "export": "write the GGUF that a pack was made from",
+    "run": "let a model answer: one prompt, or a conversation",
     "tokenize": "show a text as the tokens of a model",
     "detokenize": "show the text of token ids",
 }

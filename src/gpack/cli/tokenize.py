@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             text = as_text(read_input(args.text_file), args.text_file)
         if args.chat or args.messages:
-            ids = _chat(tokenizer, [{"role": "user", "content": text}] if args.chat else _messages(text), args.file)
+            ids = _chat(tokenizer, [{"role": "user", "content": text}] if args.chat else messages_of(text), args.file)
         else:
             ids = tokenizer.encode(text, add_special=not args.no_special, parse_special=args.parse_special)
         print(_shown(tokenizer, ids, args))
@@ -72,7 +72,12 @@ def _chat(tokenizer: Tokenizer, messages: Any, path: str) -> list[int]:
     return encode_chat(tokenizer, ChatTemplate(template), messages, add_generation_prompt=True)
 
 
-def _messages(text: str) -> Any:
+def messages_of(text: str) -> Any:
+    """The messages of a JSON text.
+
+    Raises:
+        UsageError: `chat.input`: it is no JSON, or no list of objects.
+    """
     try:
         messages = json.loads(text)
     except (ValueError, RecursionError) as error:

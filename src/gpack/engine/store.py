@@ -26,6 +26,7 @@ from .cpu import Variant, choose, features
 from .kernels import MODULES
 
 LOG = logging.getLogger("gpack")
+COMPILING = logging.getLogger("gpack.compiling")  # one line for each kernel that was not on the disk
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _SYMBOL = "gpack_kernel"
 _DIGEST_BYTES = 32
@@ -81,6 +82,7 @@ class Kernels:
         path = _folder() / f"{name}-{self.variant.name}-{self._key(name)}.o"
         code = _read(path)
         if code is None:
+            COMPILING.info("compiling the kernel %s, %s, for this machine", name, self.variant.name)
             code = self._compile(name, symbol)
             _write(path, code)
             self.compiled.append(name)

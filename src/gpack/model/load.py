@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ..errors import GpackError, MissingError, UsageError
 from ..generated.constants import SectionKind
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ..engine.generate import Generation, Piece, Prompt
+    from ..engine.sampling import Sampling
     from ..engine.session import Session
     from ..tokenizer import Tokenizer
     from ..tokenizer.chat import ChatTemplate
@@ -220,6 +222,37 @@ class GuildModel:
         """
         with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
             return session.decode(ids, all_logits=True)
+
+    @overload
+    def generate(
+        self, prompt: Prompt, *, max_tokens: int | None = None, sampling: Sampling | None = None,
+        stop: Sequence[str] = (), logprobs: int | None = None, stream: Literal[False] = False, **options: Any,
+    ) -> Generation: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Prompt, *, max_tokens: int | None = None, sampling: Sampling | None = None,
+        stop: Sequence[str] = (), logprobs: int | None = None, stream: Literal[True], **options: Any,
+    ) -> Iterator[Piece]: ...  # fmt: skip
+    def generate(self, prompt: Prompt, **options: Any) -> Generation | Iterator[Piece]:
+        """Generates one text. `gpack.engine.generate.TextGenerator` keeps the cache from one text to the next.
+
+        Args:
+            prompt: A text, which is continued; token ids; or messages, for the model's chat template.
+            max_tokens: Most tokens to add; None: until the model ends or the context is full.
+            sampling: How tokens are chosen; None: always the most probable one.
+            stop: Strings that end the text; they are no part of it.
+            logprobs: Also tell the log-probabilities of each token and so many of the best.
+            stream: An iterator of pieces, as they come; the last one holds all of it.
+            options: `ignore_end`: go on behind the model's own end; `parse_special`: control tokens in a text count;
+                `template_options`: for the chat template; all others are those of `session`.
+
+        Raises:
+            UsageError: `engine.prompt`, `engine.context`, `engine.token`, or an argument makes no sense.
+            GpackError: As `Session`, the tokeniser and the chat template do.
+        """
+        from ..engine.generate import generate
+
+        return generate(self, prompt, **options)
 
     def embed(
         self, text: str | Sequence[int], *, pooling: Literal["mean", "last", "none"] = "mean", **options: Any

@@ -1,0 +1,296 @@
+"""`guild run`: the model answers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from .. import errors
+from .speaking import Output, Remarks, remark, statistics, statistics_line
+from .vocabulary import as_text, is_gguf, read_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..engine.generate import Generation, Request, TextGenerator
+    from ..engine.sampling import Sampling
+    from ..model.load import GuildModel
+
+DESCRIPTION = """\
+Run a model: it answers the prompt of -p, of a file, or of standard input. Where there is none and a person sits at the
+terminal, it is a conversation (/help there tells more). Where the model has a chat template, the prompt is what a user
+says; with --raw, or without a template, it is text that the model goes on with.
+
+FILE is a pack or a GGUF. With --gguf, that GGUF is loaded where the pack is missing or invalid, after one warning.
+
+The text goes to standard output as it comes; on a terminal, control characters in it are written out as escapes.
+--json prints one object when all is done. Ctrl-C stops the answer.
+
+The same seed gives the same text on the same machine with the same options. --temp 0 takes the most probable token."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("file", help="a .gpack or .gguf file")
+    prompt = parser.add_argument_group("prompt")
+    prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
+    prompt.add_argument(
+        "-f", "--file", dest="prompt_file", metavar="FILE", help="read it from a file; -: standard input"
+    )
+    prompt.add_argument("--messages", action="store_true", help="the prompt is a JSON list of messages")
+    prompt.add_argument("--system", metavar="TEXT", help="what a system says first")
+    prompt.add_argument("--raw", action="store_true", help="no chat template: go on with the text")
+    _add_sampling(parser.add_argument_group("sampling"))
+    end = parser.add_argument_group("end of the text")
+    end.add_argument(
+        "-n", "--max-tokens", type=int, metavar="N", help="most tokens (default: until the context is full)"
+    )
+    end.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
+    end.add_argument("--ignore-eos", action="store_true", help="go on behind the model's own end")
+    _add_engine(parser.add_argument_group("engine"))
+    told = parser.add_argument_group("output")
+    told.add_argument("--stats", action="store_true", help="tell times, speed and memory on standard error")
+    told.add_argument(
+        "--logprobs", type=int, metavar="N", help="with --json: log-probabilities, and of the N best tokens"
+    )
+    told.add_argument("--json", action="store_true", help="print the whole result as JSON when it is done")
+
+
+def _add_sampling(group: Any) -> None:
+    group.add_argument("--temp", type=float, default=0.8, metavar="T", help="temperature (default 0.8); 0: greedy")
+    group.add_argument("--top-k", type=int, default=40, metavar="K", help="of the K best (default 40); 0: all")
+    group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="of the best that reach P (default 0.95)")
+    group.add_argument(
+        "--min-p", type=float, default=0.05, metavar="P", help="of those with P of the best (default 0.05)"
+    )
+    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="divide repeated tokens' logits")
+    group.add_argument(
+        "--repeat-window", type=int, default=64, metavar="N", help="last N tokens count (default 64); -1: all"
+    )
+    group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="subtract for repeated tokens")
+    group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="subtract for each repetition")
+    group.add_argument("--seed", type=int, metavar="N", help="of the draws (default: another one each time)")
+
+
+def _add_engine(group: Any) -> None:
+    group.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores)")
+    group.add_argument(
+        "--ctx", type=int, metavar="N", help="most tokens of prompt and text (default: the model's, at most 4096)"
+    )
+    group.add_argument(
+        "--cache-type", choices=("F32", "F16", "Q8_0"), type=str.upper, default="F16", help="of keys and values"
+    )
+    group.add_argument(
+        "--compute", choices=("int8", "f32"), default="int8", help="activations beside quantised weights"
+    )
+    group.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
+    group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
+    group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
+    group.add_argument(
+        "--expert-budget", type=_bytes, metavar="BYTES", help="keep so much of the experts in memory: 4G"
+    )
+    group.add_argument("--pack-dir", metavar="DIR", help="pack directory that goes with a GGUF")
+    group.add_argument("--mtp-dir", metavar="DIR", help="draft layers that go with a GGUF")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the model."""
+    sampling = _sampling(args)
+    _check(args)
+    prompt = _prompt(args)
+    if prompt is None and args.json:
+        raise errors.UsageError("--json needs a prompt", code="usage", hint="-p, -f or standard input")
+    started = time.perf_counter()
+    with Remarks(), _load(args) as model, _generator(model, args) as generator:
+        speaker = Speaker(model, generator, args, sampling, time.perf_counter() - started)
+        if prompt is None:
+            from .conversation import converse
+
+            return converse(speaker)
+        return _answer(speaker, prompt)
+
+
+class Speaker:
+    """A loaded model that answers with the options of the command line.
+
+    Attributes:
+        model, generator: What answers.
+        args: The command line.
+        chats: Prompts go through the model's chat template.
+        load_seconds: Until it could begin.
+    """
+
+    def __init__(
+        self, model: GuildModel, generator: TextGenerator, args: argparse.Namespace, sampling: Sampling, seconds: float
+    ) -> None:
+        self.model, self.generator, self.args, self.sampling = model, generator, args, sampling
+        self.load_seconds = seconds
+        self.chats = not args.raw and (args.messages or model.tokenizer.chat_template is not None)
+
+    def request(self, prompt: str | list[dict[str, Any]]) -> Request:
+        """What is asked of the engine.
+
+        Raises:
+            GpackError: The prompt is empty, or the chat template refuses it.
+        """
+        from ..engine.generate import Request, encode
+
+        args = self.args
+        return Request(
+            ids=encode(self.model, prompt, parse_special=args.raw), max_tokens=args.max_tokens, sampling=self.sampling,
+            stop=args.stop, logprobs=args.logprobs, ignore_end=args.ignore_eos, continues=isinstance(prompt, str),
+        )  # fmt: skip
+
+    def say(self, request: Request, write: Callable[[str], None]) -> Generation:
+        """Generates, and writes the text as it comes.
+
+        Raises:
+            KeyboardInterrupt: The user stopped it; `generator.last` holds what was said.
+        """
+        done = None
+        for piece in self.generator.stream(request):
+            write(piece.text)
+            done = piece.generation
+        assert done is not None  # the last piece holds it
+        return done
+
+    def tell(self, done: Generation) -> None:
+        """The line of `--stats`."""
+        if self.args.stats:
+            remark(statistics_line(done, self.load_seconds))
+
+
+def _answer(speaker: Speaker, text: str) -> int:
+    """One prompt, one answer."""
+    args = speaker.args
+    prompt: str | list[dict[str, Any]] = text
+    if args.messages:
+        from .tokenize import messages_of
+
+        prompt = _system(args) + messages_of(text)
+    elif speaker.chats:
+        prompt = [*_system(args), {"role": "user", "content": text}]
+    elif args.system is not None:
+        raise errors.MissingError("--system needs a chat template", code="chat.no_template", path=speaker.model.path)
+    request = speaker.request(prompt)
+    if args.json:
+        print(json.dumps(_told(speaker, speaker.say(request, lambda _: None)), indent=2))
+        return errors.EXIT_OK
+    output = Output()
+    try:
+        done = speaker.say(request, output.write)
+    except KeyboardInterrupt:
+        output.end()
+        if speaker.generator.last is not None:
+            speaker.tell(speaker.generator.last)
+        raise errors.InterruptedRunError("the answer was stopped", code="interrupted") from None
+    output.end()
+    speaker.tell(done)
+    return errors.EXIT_OK
+
+
+def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
+    model = speaker.model
+    told: dict[str, Any] = {
+        "ok": True,
+        "model": model.path,
+        "fallback": None if model.fallback is None else model.fallback.to_dict(),
+        "text": done.text,
+        "ids": done.ids,
+        "finish_reason": done.finish_reason,
+        "ended_by": done.ended_by,
+        "prompt_tokens": done.prompt_tokens,
+        "seed": done.seed,
+        "statistics": statistics(done, speaker.load_seconds),
+    }
+    if done.logprobs is not None:
+        piece = speaker.model.tokenizer.piece
+        told["logprobs"] = [
+            {
+                "token": found.token,
+                "text": piece(found.token).decode("utf-8", "replace"),
+                "logprob": found.logprob,
+                # Infinite values are no JSON, and impossible tokens not worth telling.
+                "top": [{"token": i, "logprob": value} for i, value in found.top if math.isfinite(value)],
+            }
+            for found in done.logprobs
+        ]
+    return told
+
+
+# ---------------------------------------------------------------- the command line's values
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuses options that contradict each other, before anything is loaded."""
+    if args.prompt is not None and args.prompt_file is not None:
+        raise errors.UsageError("the prompt is given twice: with -p and with -f", code="usage")
+    if args.raw and (args.system is not None or args.messages):
+        raise errors.UsageError("--raw is text without a chat template: no --system, no --messages", code="usage")
+    if args.logprobs is not None and not args.json:
+        raise errors.UsageError("--logprobs needs --json", code="usage")
+    for name in ("threads", "ctx"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise errors.UsageError(f"--{name} is {getattr(args, name)}", code="usage", field=name)
+    for name in ("max_tokens", "logprobs"):
+        if getattr(args, name) is not None and getattr(args, name) < 0:
+            raise errors.UsageError(f"--{name.replace('_', '-')} is {getattr(args, name)}", code="usage", field=name)
+
+
+def _prompt(args: argparse.Namespace) -> str | None:
+    """The prompt; None where a person is to be asked for it."""
+    if args.prompt is not None:
+        return as_text(args.prompt.encode("utf-8", "surrogateescape"), None)
+    if args.prompt_file is None and not args.messages and sys.stdin is not None and sys.stdin.isatty():
+        return None
+    text = as_text(read_input(args.prompt_file), args.prompt_file)
+    # The line feed at a file's end is no part of what a user says.
+    return text if args.raw else text.removesuffix("\n")
+
+
+def _sampling(args: argparse.Namespace) -> Sampling:
+    from ..engine.sampling import Sampling
+
+    return Sampling(
+        temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=args.seed,
+        repeat_penalty=args.repeat_penalty, repeat_window=args.repeat_window,
+        presence_penalty=args.presence_penalty, frequency_penalty=args.frequency_penalty,
+    )  # fmt: skip
+
+
+def _system(args: argparse.Namespace) -> list[dict[str, Any]]:
+    return [] if args.system is None else [{"role": "system", "content": args.system}]
+
+
+def _load(args: argparse.Namespace) -> GuildModel:
+    from ..model.load import GuildModel, ModelPaths
+
+    # A pack that is missing or unreadable is for `load` to judge, which knows what to do then.
+    if args.gguf is None and is_gguf(args.file):
+        paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
+    else:
+        paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
+    return GuildModel.load(paths, expert_budget_bytes=args.expert_budget)
+
+
+def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
+    from ..engine.generate import TextGenerator
+
+    return TextGenerator.of(
+        model, n_ctx=args.ctx, cache_type=args.cache_type, threads=args.threads, compute=args.compute, cpu=args.cpu
+    )
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, such as 4G or 512M."""
+    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 4G or 512M")
+    return int(found[1]) * _UNITS[found[2]]

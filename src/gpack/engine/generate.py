@@ -1,0 +1,401 @@
+"""Text from a model, token by token or whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import MissingError, UsageError
+from ..tokenizer import Tokenizer
+from ..tokenizer.decode import TextStream
+from .ending import StopStrings, end_tokens
+from .sampling import GREEDY, Logprobs, Sampler, Sampling, logprobs
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+# How a text ended. EOS: a token of the model's own; STOP: a stop string; LENGTH: max_tokens; CONTEXT: no place left.
+EOS, STOP, LENGTH, CONTEXT, INTERRUPTED = "eos", "stop", "length", "context", "interrupted"
+
+
+class Decoder(Protocol):
+    """What is needed of a session: tokens in, logits of the last one out, and a cache that can be cut."""
+
+    n_vocab: int
+    n_ctx: int
+    position: int
+
+    def decode(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Appends tokens to the cache; float32 [n_vocab]."""
+
+    def rewind(self, position: int) -> None:
+        """Forgets the tokens from this position on."""
+
+    def close(self) -> None:
+        """Frees the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be generated.
+
+    Attributes:
+        ids: The prompt.
+        max_tokens: Most tokens to add; None: until the context is full.
+        sampling: How they are chosen.
+        stop: Strings that end the text; they are no part of it.
+        logprobs: Tell the log-probabilities of each token and so many of the best; None: do not.
+        ignore_end: Go on behind the model's own end.
+        continues: The text goes on where the prompt's text ended; else it is one of its own, as an answer is.
+    """
+
+    ids: Sequence[int]
+    max_tokens: int | None = None
+    sampling: Sampling = GREEDY
+    stop: Sequence[str] = ()
+    logprobs: int | None = None
+    ignore_end: bool = False
+    continues: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.ids):
+            raise empty_prompt()
+        for name in ("max_tokens", "logprobs"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"{name} is {value}, not 0 or more", code="usage", field=name)
+
+
+@dataclass
+class Timings:
+    """Where the time went, seconds.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt that were computed.
+        cached_tokens: Tokens of the prompt that the cache still held.
+        prompt_seconds: For computing them.
+        first_token_seconds: Until the first token was chosen.
+        decoded_tokens: Tokens behind the first one, each computed from the one before.
+        decode_seconds: For these, choosing and text included.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_seconds: float = 0.0
+    first_token_seconds: float | None = None
+    decoded_tokens: int = 0
+    decode_seconds: float = 0.0
+
+    @property
+    def prompt_rate(self) -> float | None:
+        """Tokens of the prompt per second; None where none was computed."""
+        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else None
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Tokens per second behind the first one; None where there was only one."""
+        return self.decoded_tokens / self.decode_seconds if self.decode_seconds else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**vars(self), "prompt_rate": self.prompt_rate, "decode_rate": self.decode_rate}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What was generated.
+
+    Attributes:
+        text: The text, without what ended it.
+        ids: Its tokens, those of a stop string among them, without the one that ended it.
+        finish_reason: `eos`, `stop`, `length`, `context` or `interrupted`.
+        ended_by: The stop string, or the spelling of the model's token, that ended it.
+        prompt_tokens: Tokens of the prompt, those in the cache among them.
+        logprobs: One for each of `ids`, where they were asked for.
+        seed: Of the draws; None where nothing was drawn.
+        timings: Where the time went.
+    """
+
+    text: str
+    ids: list[int]
+    finish_reason: str
+    ended_by: str | None
+    prompt_tokens: int
+    logprobs: list[Logprobs] | None
+    seed: int | None
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A step of a stream.
+
+    Attributes:
+        text: What is certain of the text now; often empty.
+        token: The token of this step; None in the last piece.
+        logprobs: Of that token, where they were asked for.
+        generation: All of it, in the last piece.
+    """
+
+    text: str
+    token: int | None = None
+    logprobs: Logprobs | None = None
+    generation: Generation | None = None
+
+
+class TextGenerator:
+    """Generates texts of one model with one cache, which keeps what a prompt shares with the one before.
+
+    Use it as a context manager, or call `close`. One text at a time.
+
+    Attributes:
+        session: The model's session.
+        tokenizer: The model's tokeniser.
+        ends: Tokens that end a text.
+        last: What was generated last, whole or up to where the stream was left.
+    """
+
+    def __init__(self, session: Decoder, tokenizer: Tokenizer, ends: frozenset[int] = frozenset()) -> None:
+        self.session = session
+        self.tokenizer = tokenizer
+        self.ends = ends
+        self.last: Generation | None = None
+        self._cached: list[int] = []
+
+    @classmethod
+    def of(cls, model: Any, **session_options: Any) -> Self:
+        """A generator of a loaded model; the options are those of `GuildModel.session`."""
+        ends = end_tokens(model.tokenizer, model.metadata.get)
+        return cls(model.session(**session_options), model.tokenizer, ends)
+
+    def generate(self, request: Request) -> Generation:
+        """A whole text.
+
+        Raises:
+            UsageError: `engine.context`: the prompt is longer than the context.
+            FormatError: `engine.nan`: the model computes no probabilities.
+        """
+        for piece in self.stream(request):
+            if piece.generation is not None:
+                return piece.generation
+        raise UsageError("the text did not end", code="usage")
+
+    def stream(self, request: Request) -> Iterator[Piece]:
+        """A text in pieces, one for each token and a last one. The joined texts are the text.
+
+        Raises:
+            GpackError: As `generate`, with the first piece.
+        """
+        run = _Run(self, request)
+        try:
+            yield from run.pieces()
+        finally:
+            self.last = run.result()
+
+    def prefill(self, ids: Sequence[int]) -> tuple[npt.NDArray[np.float32], int]:
+        """Brings the cache to exactly these tokens; logits of the last one, and how many the cache held already.
+
+        Raises:
+            UsageError: `engine.context`, `engine.token`.
+        """
+        session, ids = self.session, [int(token_id) for token_id in ids]
+        if len(ids) > session.n_ctx:
+            raise UsageError(
+                f"the prompt has {len(ids)} tokens, the context holds {session.n_ctx}", code="engine.context",
+                hint="a larger context or a shorter prompt is needed",
+            )  # fmt: skip
+        for place, token_id in enumerate(ids):
+            if not 0 <= token_id < session.n_vocab:
+                raise UsageError(
+                    f"token {place} of the prompt is {token_id}, the vocabulary has {session.n_vocab}",
+                    code="engine.token",
+                )
+        # The last token is computed in any case: its logits are what is asked for.
+        common = min(_common(self._cached, ids), len(ids) - 1)
+        session.rewind(common)
+        del self._cached[common:]
+        return self.decode(ids[common:]), common
+
+    def decode(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Appends tokens to the cache; the logits of the last one."""
+        self._cached += ids
+        try:
+            return self.session.decode(ids)
+        finally:
+            del self._cached[self.session.position :]  # what was interrupted is not in the cache
+
+    def close(self) -> None:
+        """Frees the cache."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class _Run:
+    """One text in the making."""
+
+    owner: TextGenerator
+    request: Request
+    ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    found: list[Logprobs] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
+    reason: str = INTERRUPTED
+    ended_by: str | None = None
+
+    def __post_init__(self) -> None:
+        request, tokenizer = self.request, self.owner.tokenizer
+        self.stops = StopStrings(request.stop)
+        self.sampler = Sampler(request.sampling, request.ids)
+        self.stream = (
+            TextStream(lambda token_id: tokenizer.piece(token_id, skip_special=True))
+            if request.continues
+            else tokenizer.stream(skip_special=True)
+        )
+
+    def pieces(self) -> Iterator[Piece]:
+        request, timings = self.request, self.timings
+        started = time.perf_counter()
+        logits, timings.cached_tokens = self.owner.prefill(request.ids)
+        timings.prompt_tokens = len(request.ids) - timings.cached_tokens
+        timings.prompt_seconds = time.perf_counter() - started
+        if request.max_tokens == 0:
+            self.reason = LENGTH
+        else:
+            yield from self._tokens(logits, started)
+        rest = "" if self.reason == STOP else self.stops.push(self.stream.flush()) + self.stops.flush()
+        self.texts.append(rest)
+        yield Piece(rest, generation=self.result())
+
+    def _tokens(self, logits: npt.NDArray[np.float32], started: float) -> Iterator[Piece]:
+        """A piece for each token, until the text ends; `reason` tells why."""
+        timings, session = self.timings, self.owner.session
+        resumed: float | None = None
+        while (piece := self._choose(logits)) is not None:
+            now = time.perf_counter()
+            if resumed is None:
+                timings.first_token_seconds = now - started
+            else:
+                timings.decoded_tokens += 1
+                timings.decode_seconds += now - resumed
+            self.texts.append(piece.text)
+            yield piece
+            if self.stops.found is not None:
+                self.reason, self.ended_by = STOP, self.stops.found
+                return
+            if len(self.ids) == self.request.max_tokens:
+                self.reason = LENGTH
+                return
+            if session.position >= session.n_ctx:
+                self.reason = CONTEXT
+                return
+            resumed = time.perf_counter()
+            logits = self.owner.decode(self.ids[-1:])
+
+    def _choose(self, logits: npt.NDArray[np.float32]) -> Piece | None:
+        """The next token and its text; None where it ends the text."""
+        token_id = self.sampler.sample(logits)
+        if token_id in self.owner.ends and not self.request.ignore_end:
+            self.reason, self.ended_by = EOS, self.owner.tokenizer.token(token_id).decode("utf-8", "replace")
+            return None
+        self.sampler.accept(token_id)
+        self.ids.append(token_id)
+        told = None
+        if self.request.logprobs is not None:
+            told = logprobs(logits, token_id, self.request.logprobs)
+            self.found.append(told)
+        # A model may have more rows than its vocabulary has tokens: they stand for nothing.
+        text = self.stream.push(token_id) if token_id < len(self.owner.tokenizer) else ""
+        return Piece(self.stops.push(text), token_id, told)
+
+    def result(self) -> Generation:
+        return Generation(
+            text="".join(self.texts) + self.stops.held, ids=self.ids, finish_reason=self.reason,
+            ended_by=self.ended_by, prompt_tokens=len(self.request.ids),
+            logprobs=None if self.request.logprobs is None else self.found, seed=self.sampler.seed,
+            timings=self.timings,
+        )  # fmt: skip
+
+
+def encode(model: Any, prompt: Prompt, *, parse_special: bool = False, **template_options: Any) -> list[int]:
+    """The ids of a prompt: text as it is, ids as they are, messages through the model's chat template.
+
+    Args:
+        model: The loaded model.
+        prompt: The prompt.
+        parse_special: Control tokens that are written out in a text become those tokens.
+        template_options: For the chat template: `tools`, `enable_thinking`, ...
+
+    Raises:
+        MissingError: `chat.no_template`: messages, and the model has no template.
+        GpackError: As `Tokenizer.encode` and `encode_chat`.
+    """
+    if isinstance(prompt, str):
+        ids: list[int] = model.tokenizer.encode(prompt, parse_special=parse_special)
+        return ids
+    items: list[Any] = list(prompt)
+    if not all(isinstance(item, Mapping) for item in items):
+        if all(isinstance(item, (int, np.integer)) for item in items):
+            return [int(item) for item in items]
+        raise UsageError("the prompt is neither text nor token ids nor messages", code="engine.prompt")
+    if not items:
+        return []
+    template = model.chat_template
+    if template is None:
+        raise MissingError("there is no chat template", code="chat.no_template", path=model.path)
+    from ..tokenizer.chat import encode_chat
+
+    return encode_chat(model.tokenizer, template, items, **({"add_generation_prompt": True} | template_options))
+
+
+def generate(
+    model: Any,
+    prompt: Prompt,
+    *,
+    max_tokens: int | None = None,
+    sampling: Sampling | None = None,
+    stop: Sequence[str] = (),
+    logprobs: int | None = None,
+    ignore_end: bool = False,
+    parse_special: bool = False,
+    template_options: Mapping[str, Any] | None = None,
+    stream: bool = False,
+    **session_options: Any,
+) -> Generation | Iterator[Piece]:
+    """One text with a session of its own, which is closed behind it; `GuildModel.generate` tells the rest."""
+    ids = encode(model, prompt, parse_special=parse_special, **(template_options or {}))
+    if not ids:
+        raise empty_prompt()
+    request = Request(
+        ids=ids, max_tokens=max_tokens, sampling=sampling or GREEDY, stop=[stop] if isinstance(stop, str) else stop,
+        logprobs=logprobs, ignore_end=ignore_end,
+        continues=isinstance(prompt, str) or not isinstance(prompt[0], Mapping),
+    )  # fmt: skip
+    if stream:
+        return _streamed(model, request, session_options)
+    with TextGenerator.of(model, **session_options) as generator:
+        return generator.generate(request)
+
+
+def _streamed(model: Any, request: Request, session_options: Mapping[str, Any]) -> Iterator[Piece]:
+    """The session lives from the first piece to the last."""
+    with TextGenerator.of(model, **session_options) as generator:
+        yield from generator.stream(request)
+
+
+def empty_prompt() -> UsageError:
+    """The error of a prompt without tokens: there is nothing that could be continued."""
+    return UsageError("the prompt is empty: it has no tokens", code="engine.prompt")
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
