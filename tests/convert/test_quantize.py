@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_maker import tiny_llama, tiny_moe, write_gguf
-from hf_maker import ORACLE, bf16, f16, f32, qwen3_folder, qwen3_tensors
+from hf_maker import ORACLE, Maker, bf16, f16, mlp, qwen3_folder, qwen3_tensors
 
 import gpack
 from gpack.cli import main
@@ -75,12 +75,13 @@ def test_a_pack_of_each_type(tmp_path: Path, name: str) -> None:
 
 
 def test_rows_that_are_no_whole_blocks_stay(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in qwen3_tensors().items() if "_norm." not in name}
-    tensors["model.layers.0.mlp.down_proj.weight"] = f32(np.ones((64, 40)))
-    convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack", quantize="Q8_0")
+    tensors = qwen3_tensors()
+    for layer in range(2):
+        tensors |= mlp(Maker(7), f"model.layers.{layer}.mlp", 64, 40)
+    convert(qwen3_folder(tmp_path / "m", tensors=tensors, intermediate_size=40), tmp_path / "m.gpack", quantize="Q8_0")
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert pack["blk.0.ffn_down.weight"].type_name == "F32"
-        assert pack["blk.1.ffn_down.weight"].type_name == "Q8_0"
+        assert pack["blk.0.ffn_up.weight"].type_name == "Q8_0"
 
 
 @pytest.mark.parametrize("write", [bf16, f16])
@@ -124,7 +125,7 @@ def test_the_same_bytes_whatever_the_threads(tmp_path: Path, monkeypatch: pytest
 
 def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
     """A table of 64 MiB: rows go through a few at a time."""
-    tensors = {name: tensor for name, tensor in qwen3_tensors(layers=1).items() if "_norm." not in name}
+    tensors = qwen3_tensors(layers=1)
     tensors["model.embed_tokens.weight"] = f16(np.zeros((1 << 19, 64), np.float16))
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, layers=1, vocab_size=1 << 19)
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -79,8 +79,8 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
     """
     made = TokenizerImport()
     if hf_files.TOKENIZER not in files:
-        if any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt")):
-            made.fault("", "the tokenizer is not in a tokenizer.json")
+        elsewhere = any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt"))
+        made.fault("", "the tokenizer is not in a tokenizer.json" if elsewhere else "there is no tokenizer.json")
         return made
     tokenizer = files.json(hf_files.TOKENIZER, code="hf.tokenizer")
     reader = _Reader(tokenizer, files.folder / hf_files.TOKENIZER, vocab_size)
