@@ -18,6 +18,7 @@ from hf_maker import (
     write_sharded,
 )
 
+import gpack
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
@@ -79,16 +80,38 @@ def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
     folder = qwen3_folder(tmp_path / "m")
-    refused(UsageError, "usage", folder, "--external-experts", external_experts=True)
+    refused(UsageError, "usage", folder, "pack directory", pack_dir=tmp_path)
+    refused(UsageError, "usage", folder, "quantised", external_experts=True, quantize="Q8_0")
     refused(UsageError, "usage", folder, "Q9", quantize="Q9")
     (tmp_path / "x.txt").write_bytes(b"text")
     refused(FormatError, "convert.source", tmp_path / "x.txt", "b'text'")
 
 
 def test_a_type_that_is_not_known(tmp_path: Path) -> None:
-    header = {"odd": {"dtype": "F4", "shape": [32], "data_offsets": [0, 16]}}
+    header = {"odd": {"dtype": "F5", "shape": [32], "data_offsets": [0, 16]}}
     source = write_by_hand(tmp_path / "m.safetensors", header, bytes(16))
-    refused(UnsupportedError, "safetensors.dtype", source, "'odd'", "'F4'")
+    refused(UnsupportedError, "safetensors.dtype", source, "'odd'", "'F5'")
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("F4", [8, 4]), ("F6_E3M2", [2, 8]), ("F8_E4M3FNUZ", [4, 4])])
+def test_small_floats_are_packed_as_they_are(tmp_path: Path, dtype: str, shape: list[int]) -> None:
+    bits = {"F4": 4, "F6_E3M2": 6}.get(dtype, 8)
+    data = bytes(range(shape[0] * shape[1] * bits // 8))
+    header = {"odd": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}}
+    source = write_by_hand(tmp_path / "m.safetensors", header, data)
+    told = report(convert(source, tmp_path / "m.gpack"))
+    assert told["import"]["runnable"] is False
+    # Blocks of several values, but no native kernel: not among the matrices of the arena.
+    assert told["tensors"][0]["section"] == "DensePackBlob"
+    assert gpack.verify(tmp_path / "m.gpack").report.ok
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert (pack["odd"].type_name, pack["odd"].dims, bytes(pack["odd"])) == (dtype, tuple(shape[::-1]), data)
+        with pytest.raises(UnsupportedError) as caught:
+            pack["odd"].dequantize()
+        assert caught.value.code == "quants.no_codec"
+    with pytest.raises(UnsupportedError) as caught:
+        gpack.export_gguf(tmp_path / "m.gpack", tmp_path / "m.gguf")
+    assert caught.value.code == "export.incomplete"
 
 
 def test_the_report_tells_where_tensors_come_from(tmp_path: Path) -> None:

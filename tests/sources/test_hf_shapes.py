@@ -190,7 +190,7 @@ def test_settings_that_change_nothing(tmp_path: Path, config: dict[str, Any]) ->
 
 def test_a_window_of_mistral(tmp_path: Path) -> None:
     """Its files have no `use_sliding_window`: a window below the context counts."""
-    config = {"model_type": "mistral", "tensors": llama_tensors()}
+    config: dict[str, Any] = {"model_type": "mistral", "tensors": llama_tensors()}
     assert reasons(qwen3_folder(tmp_path / "a", **config, sliding_window=4096)) == []
     assert "window of 256" in reasons(qwen3_folder(tmp_path / "b", **config, sliding_window=256))[0]
 

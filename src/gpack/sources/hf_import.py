@@ -102,6 +102,11 @@ class HfSource:
         """Every file that is read."""
         return (*self._set.files, *self._files.opened)
 
+    @property
+    def shards(self) -> tuple[SourceFile, ...]:
+        """The files with tensors."""
+        return tuple(self._set.shards)
+
     def get(self, key: str, default: Any = None) -> Any:
         """The decoded metadata value of a key; `default` if there is none."""
         value = self.metadata.get(key)

@@ -31,6 +31,7 @@ class SafetensorsSet:
     Attributes:
         folder: Where they are.
         files: The index, if there is one, and the shards by name.
+        shards: The shards.
         tensors: The tensors of all shards, shard by shard, each in its header's order.
     """
 
@@ -46,6 +47,7 @@ class SafetensorsSet:
         try:
             self.folder, names, self._map = self._resolve(path)
             shards = self._open_shards(names)
+            self.shards = [file for _, file in shards]
             self.tensors = _collect(shards, self._map, self.files)
         except BaseException:
             self.close()
