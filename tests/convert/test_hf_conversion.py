@@ -114,6 +114,19 @@ def test_small_floats_are_packed_as_they_are(tmp_path: Path, dtype: str, shape: 
     assert caught.value.code == "export.incomplete"
 
 
+def test_files_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = qwen3_folder(tmp_path / "m")
+    write_by_hand(folder / "consolidated.safetensors", b"{}")
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}})
+    told = report(convert(folder, tmp_path / "m.gpack"))
+    assert told["notes"] == ["not read: consolidated.safetensors, model.safetensors.index.json"]
+    assert main(["convert", str(folder), "-o", str(tmp_path / "n.gpack"), "--quantize", "Q8_0"]) == 0
+    assert "note: not read: consolidated.safetensors" in capsys.readouterr().out
+    # Who names the file means it; and the pack is the same, whatever lies beside it.
+    assert "notes" not in report(convert(folder / "model.safetensors", tmp_path / "o.gpack"))
+    assert (tmp_path / "o.gpack").read_bytes() == (tmp_path / "m.gpack").read_bytes()
+
+
 def test_the_report_tells_where_tensors_come_from(tmp_path: Path) -> None:
     tensors = experts(Maker(5), 12)
     folder = tmp_path / "m"

@@ -91,6 +91,16 @@ def test_padding_fills_up_to_the_models_vocabulary(tmp_path: Path) -> None:
     assert told["tokenizer.ggml.token_type"][269:] == [3, 3, 3] + [5] * 16
 
 
+@pytest.mark.parametrize(("merge", "unknown"), [("q x", "'qx'"), ("odd t", "'odd'"), (["h", "zz"], "'zz'")])
+def test_a_merge_of_what_is_no_token(tmp_path: Path, merge: Any, unknown: str) -> None:
+    """Left, right and what they become have to be in the vocabulary."""
+    write_tokenizer(tmp_path, tiny_tokenizer_json(merges=[*TINY_MERGES, merge]))
+    with pytest.raises(FormatError) as caught:
+        read(tmp_path)
+    assert (caught.value.code, caught.value.field) == ("hf.tokenizer", f"model.merges[{len(TINY_MERGES)}]")
+    assert f"{unknown} is no token" in caught.value.message
+
+
 def test_gaps_between_ids(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer_json()
     tokenizer["added_tokens"].append({"id": 275, "content": "<late>", "special": False})

@@ -152,6 +152,8 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
     print(f"\n{printable(model['name'])}: {printable(facts)}")
     for line in import_lines(told.get("import")):
         print(line)
+    for note in told.get("notes", ()):
+        print(printable(f"note: {note}"))
     _print_shards(done, told)
     if done.result is None:
         fits = "fits" if told["fits"] else "DOES NOT FIT"

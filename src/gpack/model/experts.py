@@ -11,9 +11,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from ..errors import MissingError, PathError, UsageError
+import numpy as np
+
+from ..errors import ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import ExpertRole
 from ..pack import Pack, Place
 from ..pack import open as open_pack
@@ -116,6 +118,7 @@ class FileExpertSource:
     ) -> None:
         """`open_gpack` is the way to make one."""
         self._path = path
+        self._closed = False
         self._files: list[RangeFile] = []
         self._maps: list[memoryview] = []
         self._lock = threading.Lock()
@@ -162,6 +165,8 @@ class FileExpertSource:
             UsageError: There is no such mode, or the budget is negative.
         """
         with ExitStack() as stack:
+            if not isinstance(pack, Pack | str | os.PathLike):
+                raise UsageError(f"{type(pack).__name__} is no pack and no path", code="usage", field="pack")
             if not isinstance(pack, Pack):
                 # Its files are opened once more, so it need not stay open.
                 pack = stack.enter_context(open_pack(pack, expert_dir=expert_dir))
@@ -188,10 +193,13 @@ class FileExpertSource:
         """
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
-        if budget_bytes is not None and budget_bytes < 0:
-            raise UsageError(f"the budget is {budget_bytes} bytes", code="usage", field="budget_bytes")
+        if budget_bytes is not None and not (_is_number(budget_bytes) and budget_bytes >= 0):
+            raise UsageError(f"the budget is {budget_bytes!r}, no number of bytes", code="usage", field="budget_bytes")
+        for field, value in (("mmap", mmap), ("interleave", interleave)):
+            if value is not None and not isinstance(value, bool | Interleaver):
+                raise UsageError(f"{field} is {value!r}, neither true nor false", code="usage", field=field)
         if io == "auto":
-            wanted = os.environ.get(MMAP_VARIABLE) == "1" if mmap is None else mmap
+            wanted = _mmap_wanted() if mmap is None else mmap
             io = "mmap" if wanted else "read"
         elif mmap is not None and mmap != (io == "mmap"):
             raise UsageError(f"mmap is {mmap}, io is {io!r}", code="usage", field="mmap")
@@ -201,13 +209,21 @@ class FileExpertSource:
             spreader = Interleaver([] if interleave is False else None, asked=interleave is True)
         return cls(located, path, io=io, budget_bytes=budget_bytes, interleave=spreader)
 
-    def get(self, layer: int, expert: int) -> Expert:
+    def get(self, layer: int | np.integer[Any], expert: int | np.integer[Any]) -> Expert:
         """The matrices of one expert; the arrays stay valid when it leaves the cache or the source is closed.
 
         Raises:
             MissingError: There is no such layer or expert.
+            UsageError: One of them is no number.
+            ClosedError: The source was closed.
             PathError: The file was cut, or the disk failed.
         """
+        if self._closed:
+            raise ClosedError("the source of experts was closed", code="pack.closed", path=self._path)
+        for field, value in (("layer", layer), ("expert", expert)):
+            if not _is_number(value):
+                raise UsageError(f"{field} is {value!r}, no number", code="usage", field=field)
+        layer, expert = int(layer), int(expert)
         found = self.layers.get(layer)
         if found is None or not 0 <= expert < found.n_expert:
             raise MissingError(f"there is no expert {expert} in layer {layer}", code="experts.missing", path=self._path)
@@ -313,6 +329,7 @@ class FileExpertSource:
 
     def close(self) -> None:
         """Closes the files; arrays that were given out stay valid."""
+        self._closed = True
         for file in self._files:
             file.close()
         with self._lock:
@@ -324,6 +341,26 @@ class FileExpertSource:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is an integer, one of numpy's too."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _mmap_wanted() -> bool:
+    """What GUILD_EXPERT_MMAP says.
+
+    Raises:
+        UsageError: It is neither 0 nor 1.
+    """
+    said = os.environ.get(MMAP_VARIABLE, "")
+    if said not in ("", "0", "1"):
+        raise UsageError(
+            f"{MMAP_VARIABLE} is {said!r}, and may be 0 or 1", code="usage",
+            hint="1: experts are used from the mapped file",
+        )  # fmt: skip
+    return said == "1"
 
 
 def _expert(slices: dict[int, Tensor]) -> Expert:

@@ -103,6 +103,13 @@ class HfSource:
         return (*self._set.files, *self._files.opened)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Files of the folder that hold tensors and were not read."""
+        ignored = self._set.ignored
+        listed = ", ".join(shorten(name)[1:-1] for name in ignored[:10])
+        return (f"not read: {listed}{' and others' if len(ignored) > 10 else ''}",) if ignored else ()
+
+    @property
     def shards(self) -> tuple[SourceFile, ...]:
         """The files with tensors."""
         return tuple(self._set.shards)
