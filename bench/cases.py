@@ -13,6 +13,7 @@ from gpack.cli import units
 from .cases_more import external_experts, per_layer_embeddings, tokens
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import FULL, QUICK, VOCABULARY, write_dense, write_moe, write_safetensors
+from .shards import sharded
 
 _MIB = 1 << 20
 # What opening must do without: each costs more than the whole open.
@@ -212,5 +213,6 @@ CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "export": export,
     "convert-dense": convert_dense,
     "convert-moe": convert_moe,
+    "convert-shards": sharded,
     "external": external_experts,
 }
