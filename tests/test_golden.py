@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 from golden_maker import EXPECTED, FOLDER, describe, make
+from mutate import Pack
+from packs import everything
 
 import gpack
 from gpack.cli import main
 from gpack.convert.embed import pack_experts
+from gpack.errors import UnsupportedError
 from gpack.sections.verify import verify
 
 DIGESTS = {
@@ -91,3 +94,39 @@ def test_golden_files_are_never_made_again() -> None:
     for release in sorted(path.name for path in FOLDER.iterdir()):
         with pytest.raises(SystemExit, match="never made again"):
             make(FOLDER / release)
+
+
+# --- files of a later version that readers of version 1 may read ---
+
+
+def test_a_later_version_s_file_opens(tmp_path: Path) -> None:
+    """format_version 2, a kind of section and keys that are not known, and an asset: nothing is wrong with that."""
+    later = Pack.parse(everything())
+    later.bound_header["format_version"] = 2
+    later.manifest["novel"] = {"a": 1}
+    later.manifest["model"]["novel"] = 2
+    later.add(15, b"abc", 1, name="NewKind")
+    (tmp_path / "m.gpack").write_bytes(later.seal())
+    assert verify(tmp_path / "m.gpack").report.counts == {}
+    found = gpack.diff(FOLDER / "1.0" / "everything.gpack", tmp_path / "m.gpack")
+    assert found.counts.keys() == {"header", "directory", "footer", "manifest"}
+
+
+def test_longer_rows_are_read(tmp_path: Path) -> None:
+    """Fields behind those that are known: rows are further apart, and say the same."""
+    later = Pack.parse(everything())
+    for kind in (0, 1, 2, 4):
+        later.rebuild(kind, later.entries(kind), row_size=later.get(kind).row_size + 16)
+    (tmp_path / "m.gpack").write_bytes(later.seal())
+    assert verify(tmp_path / "m.gpack").report.counts == {}
+    then, now = expected("1.0/everything.gpack"), describe(tmp_path / "m.gpack")
+    assert json.loads(json.dumps([now["metadata"], now["tensors"]])) == [then["metadata"], then["tensors"]]
+
+
+def test_a_file_for_later_readers_is_refused_by_name(tmp_path: Path) -> None:
+    later = Pack.parse(everything())
+    later.bound_header |= {"format_version": 2, "min_reader_version": 2}
+    (tmp_path / "m.gpack").write_bytes(later.seal())
+    with pytest.raises(UnsupportedError) as caught:
+        gpack.open(tmp_path / "m.gpack")
+    assert caught.value.code == "header.min_reader_version"

@@ -6,12 +6,22 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..generated.constants import SectionKind
 from ..generated.structs import Record
 from .contents import compare_assets, compare_manifests, compare_metadata, compare_tokenizers
 from .opened import Key, Opened
 from .result import ADDED, CHANGED, REMOVED, Diff
 from .streams import compare_ranges
 from .tensors import BLOBS, compare_tensors
+
+# What a difference in a section means, by the part that it was told under.
+_MEANINGS = dict.fromkeys(BLOBS, "tensor") | {
+    SectionKind.METADATA_KV_BIN: "metadata",
+    SectionKind.TENSOR_INDEX_BIN: "tensor",
+    SectionKind.TOKENIZER_BIN: "tokenizer",
+    SectionKind.TOKENIZER_ASSETS: "asset",
+    SectionKind.MANIFEST_JSON: "manifest",
+}
 
 
 def diff(
@@ -100,17 +110,16 @@ def _union(mine: Mapping[Key, Any], theirs: Mapping[Key, Any]) -> Iterable[Key]:
 
 
 def _compare_sections(found: Diff, left: Opened, right: Opened, equal: set[Key], *, compare_bytes: bool) -> None:
-    """The bytes of sections: of those with another digest but the blobs, whose tensors were compared; or of all."""
+    """The bytes of sections: of those with another digest whose difference has no meaning that was told; or of all."""
     mine, theirs = left.entries, right.entries
-    for key in mine.keys() & theirs.keys():
+    told = {entry.part for entry in found.differences}
+    for key in (key for key in mine if key in theirs):
         one, other = mine[key], theirs[key]
         if not (left.holds(one) and right.holds(other)):
             lacking = left if not left.holds(one) else right
             found.skip("section", key[1], f"it leaves {lacking.path}, which is truncated or damaged")
             continue
-        told = {(entry.part, entry.name) for entry in found.differences}
-        silent = key[0] in BLOBS and not any(part == "tensor" for part, _ in told)
-        if not compare_bytes and (key in equal or (key[0] in BLOBS and not silent)):
+        if not compare_bytes and (key in equal or _MEANINGS.get(key[0]) in told):
             continue
         sides = ((file.descriptor, entry.offset, file.path) for file, entry in ((left, one), (right, other)))
         apart = compare_ranges(next(sides), next(sides), min(one.size, other.size))
