@@ -14,6 +14,7 @@ from .cases_more import external_experts, per_layer_embeddings, tokens
 from .kernels import kernels
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import FULL, QUICK, VOCABULARY, write_dense, write_moe, write_safetensors
+from .shards import sharded
 
 _MIB = 1 << 20
 # What opening must do without: each costs more than the whole open.
@@ -213,6 +214,7 @@ CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "export": export,
     "convert-dense": convert_dense,
     "convert-moe": convert_moe,
+    "convert-shards": sharded,
     "external": external_experts,
     "kernels": kernels,
 }

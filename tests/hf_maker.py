@@ -123,11 +123,13 @@ class Maker:
         return self._rng.normal(0, 0.02, shape).astype(np.float32)
 
 
-def attention_layer(make: Maker, prefix: str, hidden: int, *, heads: int = 4, kv: int = 2, size: int = 32) -> Tensors:
+def attention_layer(
+    make: Maker, prefix: str, hidden: int, *, heads: int = 4, kv: int = 2, size: int = 32, gated: bool = False
+) -> Tensors:
     shapes = {
         "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_norm": (size,),
         "self_attn.k_norm": (size,),
-        "self_attn.q_proj": (heads * size, hidden), "self_attn.k_proj": (kv * size, hidden),
+        "self_attn.q_proj": ((1 + gated) * heads * size, hidden), "self_attn.k_proj": (kv * size, hidden),
         "self_attn.v_proj": (kv * size, hidden), "self_attn.o_proj": (hidden, heads * size),
     }  # fmt: skip
     return {f"{prefix}.{name}.weight": f32(make(*shape)) for name, shape in shapes.items()}
@@ -175,6 +177,15 @@ def refused(kind: type[GpackError], code: str, source: Path, *words: str, **opti
     assert not [entry for entry in output.parent.iterdir() if entry.name.startswith("refused")]
 
 
+def llama_tensors(**sizes: int) -> Tensors:
+    """As a qwen3, without the norms of heads."""
+    return {
+        name: held
+        for name, held in qwen3_tensors(**sizes).items()
+        if not name.endswith(("q_norm.weight", "k_norm.weight"))
+    }
+
+
 def experts(make: Maker, count: int) -> dict[str, Any]:
     tensors = qwen3_tensors(layers=1)
     for name in [name for name in tensors if ".mlp." in name]:
@@ -191,4 +202,5 @@ MOE: dict[str, Any] = {
     "num_experts": 12,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
 }

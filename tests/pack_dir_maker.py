@@ -53,7 +53,8 @@ class PackDir:
     def index(self) -> str:
         """`index.txt`."""
         count = len(COLUMNS) - (not self.act_kind)
-        head = self.comment or f"# a pack directory\n# align 256 pool {self.pool} tensors {len(self.rows)}"
+        pool = up(max(int(row["dst_off"]) + int(row["dst_bytes"]) for row in self.rows.values()))
+        head = self.comment or f"# a pack directory\n# align 256 pool {pool} tensors {len(self.rows)}"
         lines = [" ".join(str(row[column]) for column in COLUMNS[:count]) for row in self.rows.values()]
         return "\n".join([head, *lines, ""])
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .compare import diff
     from .container.reader import Container
     from .container.writer import GPackBuilder
     from .convert.anything import convert
@@ -36,6 +37,7 @@ __all__ = [
     "Tensor",
     "convert",
     "convert_gguf",
+    "diff",
     "export_gguf",
     "open",
     "pack_experts",
@@ -50,6 +52,7 @@ _HOMES = {
     "Tensor": "tensor",
     "convert": "convert.anything",
     "convert_gguf": "convert.gguf",
+    "diff": "compare",
     "export_gguf": "convert.export",
     "open": "pack",
     "pack_experts": "convert.embed",

@@ -80,6 +80,7 @@ CODES = {
     "hf.tensor": "a tensor that the architecture needs is missing, doubled, or of another shape",
     "hf.tokenizer": "the tokenizer files are damaged or contradict one another",
     "quantize.type": "the tensors cannot be stored as that type",
+    "quantize.value": "a tensor holds NaN, infinite or too large values, which the type loses",
     "quantize.library": "the type needs an extra that is not installed",
     "packdir.table": "a table of a pack directory contradicts itself, its files or the GGUF",
     "mtp.layers": "the draft layers do not continue the layers of the model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,18 @@ from convert import packs
 from convert.packs import Parts, convert, refused
 from gguf_maker import TINY_CHAT_TEMPLATE, TINY_MERGES, TINY_TOKENS, pack_string, tiny_llama, write_gguf
 
+from gpack.cli import main
 from gpack.errors import FormatError
+
+
+def test_a_kind_of_tokenizer_that_is_none_of_ours_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metadata, tensors = tiny_llama(layers=1)
+    odd = [(key, kind, "bert" if key == "tokenizer.ggml.model" else value) for key, kind, value in metadata]
+    source = write_gguf(tmp_path / "m.gguf", odd, tensors)
+    assert main(["convert", str(source), "-o", str(tmp_path / "m.gpack")]) == 0
+    assert "note: the tokenizer's model is 'bert'" in capsys.readouterr().out
+    assert main(["convert", str(source), "-o", str(tmp_path / "m.gpack"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 1
 
 
 def test_the_tokenizer_section(tmp_path: Path) -> None:

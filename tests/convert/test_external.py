@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_maker import Entry, Tensor, make_gguf, tiny_llama, tiny_moe, write_gguf, write_split
+from reads import Reads
 
 import gpack
 from gpack import errors
@@ -80,30 +80,6 @@ def test_all_tensors_and_the_export_equal_those_of_the_embedded_pack(
     export_gguf(tmp_path / "e.gpack", tmp_path / "e.gguf")
     export_gguf(tmp_path / "x.gpack", tmp_path / "x.gguf")
     assert (tmp_path / "e.gguf").read_bytes() == (tmp_path / "x.gguf").read_bytes()
-
-
-class Reads:
-    """What was read of which file, by byte range."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ranges: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        pread, preadv = os.pread, os.preadv
-
-        def count_pread(descriptor: int, length: int, offset: int) -> bytes:
-            data = pread(descriptor, length, offset)
-            self._add(descriptor, offset, len(data))
-            return data
-
-        def count_preadv(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
-            count = preadv(descriptor, buffers, offset, flags)
-            self._add(descriptor, offset, count)
-            return count
-
-        monkeypatch.setattr(os, "pread", count_pread)
-        monkeypatch.setattr(os, "preadv", count_preadv)
-
-    def _add(self, descriptor: int, offset: int, count: int) -> None:
-        self.ranges[os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))].append((offset, offset + count))
 
 
 def test_no_byte_of_the_experts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from hf_maker import (
     write_sharded,
 )
 
+import gpack
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
@@ -79,16 +80,51 @@ def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
     folder = qwen3_folder(tmp_path / "m")
-    refused(UsageError, "usage", folder, "--external-experts", external_experts=True)
+    refused(UsageError, "usage", folder, "pack directory", pack_dir=tmp_path)
+    refused(UsageError, "usage", folder, "quantised", external_experts=True, quantize="Q8_0")
     refused(UsageError, "usage", folder, "Q9", quantize="Q9")
     (tmp_path / "x.txt").write_bytes(b"text")
     refused(FormatError, "convert.source", tmp_path / "x.txt", "b'text'")
 
 
 def test_a_type_that_is_not_known(tmp_path: Path) -> None:
-    header = {"odd": {"dtype": "F4", "shape": [32], "data_offsets": [0, 16]}}
+    header = {"odd": {"dtype": "F5", "shape": [32], "data_offsets": [0, 16]}}
     source = write_by_hand(tmp_path / "m.safetensors", header, bytes(16))
-    refused(UnsupportedError, "safetensors.dtype", source, "'odd'", "'F4'")
+    refused(UnsupportedError, "safetensors.dtype", source, "'odd'", "'F5'")
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("F4", [8, 4]), ("F6_E3M2", [2, 8]), ("F8_E4M3FNUZ", [4, 4])])
+def test_small_floats_are_packed_as_they_are(tmp_path: Path, dtype: str, shape: list[int]) -> None:
+    bits = {"F4": 4, "F6_E3M2": 6}.get(dtype, 8)
+    data = bytes(range(shape[0] * shape[1] * bits // 8))
+    header = {"odd": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}}
+    source = write_by_hand(tmp_path / "m.safetensors", header, data)
+    told = report(convert(source, tmp_path / "m.gpack"))
+    assert told["import"]["runnable"] is False
+    # Blocks of several values, but no native kernel: not among the matrices of the arena.
+    assert told["tensors"][0]["section"] == "DensePackBlob"
+    assert gpack.verify(tmp_path / "m.gpack").report.ok
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert (pack["odd"].type_name, pack["odd"].dims, bytes(pack["odd"])) == (dtype, tuple(shape[::-1]), data)
+        with pytest.raises(UnsupportedError) as caught:
+            pack["odd"].dequantize()
+        assert caught.value.code == "quants.no_codec"
+    with pytest.raises(UnsupportedError) as caught:
+        gpack.export_gguf(tmp_path / "m.gpack", tmp_path / "m.gguf")
+    assert caught.value.code == "export.incomplete"
+
+
+def test_files_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = qwen3_folder(tmp_path / "m")
+    write_by_hand(folder / "consolidated.safetensors", b"{}")
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}})
+    told = report(convert(folder, tmp_path / "m.gpack"))
+    assert told["notes"] == ["not read: consolidated.safetensors, model.safetensors.index.json"]
+    assert main(["convert", str(folder), "-o", str(tmp_path / "n.gpack"), "--quantize", "Q8_0"]) == 0
+    assert "note: not read: consolidated.safetensors" in capsys.readouterr().out
+    # Who names the file means it; and the pack is the same, whatever lies beside it.
+    assert "notes" not in report(convert(folder / "model.safetensors", tmp_path / "o.gpack"))
+    assert (tmp_path / "o.gpack").read_bytes() == (tmp_path / "m.gpack").read_bytes()
 
 
 def test_the_report_tells_where_tensors_come_from(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hf_maker import (
     attention_layer,
     experts,
     f32,
+    llama_tensors,
     mlp,
     qwen3_folder,
     qwen3_tensors,
@@ -89,7 +90,7 @@ def test_experts_that_are_missing_or_differ(tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_fit_the_heads(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in qwen3_tensors().items() if "_norm." not in name}
+    tensors = llama_tensors()
     tensors["model.layers.0.self_attn.q_proj.weight"] = f32(np.ones((130, 64)))
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama")
     refused(FormatError, "hf.tensor", folder, "130 rows", "4 heads")
@@ -99,7 +100,7 @@ def test_rows_that_do_not_fit_the_heads(tmp_path: Path) -> None:
 
 
 def test_frequencies_of_llama_3(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in qwen3_tensors().items() if "_norm." not in name}
+    tensors = llama_tensors()
     rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama", rope_parameters=rope)
@@ -132,7 +133,7 @@ def linear_tensors(make: Maker) -> dict[str, Any]:
     }  # fmt: skip
     tensors |= {f"{layer}.linear_attn.{name}": f32(make(*shape)) for name, shape in shapes.items()}
     tensors |= {f"{layer}.{name}.weight": f32(make(64)) for name in ("input_layernorm", "post_attention_layernorm")}
-    tensors |= attention_layer(make, "model.layers.1", 64)
+    tensors |= attention_layer(make, "model.layers.1", 64, gated=True)
     for number in range(2):
         tensors |= mlp(make, f"model.layers.{number}.mlp", 64, 128)
     return tensors
@@ -148,7 +149,7 @@ def test_a_draft_layer(tmp_path: Path) -> None:
     tensors |= {
         name.replace("model.layers.7", "mtp.layers.0"): tensor
         for name, tensor in {
-            **attention_layer(make, "model.layers.7", 64),
+            **attention_layer(make, "model.layers.7", 64, gated=True),
             **mlp(make, "model.layers.7.mlp", 64, 128),
         }.items()
     }

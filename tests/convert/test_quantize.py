@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_maker import tiny_llama, tiny_moe, write_gguf
-from hf_maker import ORACLE, bf16, f16, f32, qwen3_folder, qwen3_tensors
+from hf_maker import ORACLE, Maker, bf16, f16, mlp, qwen3_folder, qwen3_tensors
 
 import gpack
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
 from gpack.convert.quantize import is_matrix
-from gpack.errors import UnsupportedError
+from gpack.errors import FormatError, UnsupportedError
 from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize, encode
 from gpack.quants.encode import LIBRARY_TYPES, TYPES, encoder
@@ -75,12 +75,13 @@ def test_a_pack_of_each_type(tmp_path: Path, name: str) -> None:
 
 
 def test_rows_that_are_no_whole_blocks_stay(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in qwen3_tensors().items() if "_norm." not in name}
-    tensors["model.layers.0.mlp.down_proj.weight"] = f32(np.ones((64, 40)))
-    convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack", quantize="Q8_0")
+    tensors = qwen3_tensors()
+    for layer in range(2):
+        tensors |= mlp(Maker(7), f"model.layers.{layer}.mlp", 64, 40)
+    convert(qwen3_folder(tmp_path / "m", tensors=tensors, intermediate_size=40), tmp_path / "m.gpack", quantize="Q8_0")
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert pack["blk.0.ffn_down.weight"].type_name == "F32"
-        assert pack["blk.1.ffn_down.weight"].type_name == "Q8_0"
+        assert pack["blk.0.ffn_up.weight"].type_name == "Q8_0"
 
 
 @pytest.mark.parametrize("write", [bf16, f16])
@@ -124,7 +125,7 @@ def test_the_same_bytes_whatever_the_threads(tmp_path: Path, monkeypatch: pytest
 
 def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
     """A table of 64 MiB: rows go through a few at a time."""
-    tensors = {name: tensor for name, tensor in qwen3_tensors(layers=1).items() if "_norm." not in name}
+    tensors = qwen3_tensors(layers=1)
     tensors["model.embed_tokens.weight"] = f16(np.zeros((1 << 19, 64), np.float16))
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, layers=1, vocab_size=1 << 19)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -136,6 +137,55 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 48 << 20
+
+
+# --- values that a type loses ---
+
+
+def spoiled(tmp_path: Path, value: float) -> Path:
+    tensors = qwen3_tensors()
+    kind, shape, data = tensors["model.layers.1.mlp.up_proj.weight"]
+    values = np.frombuffer(data, "<f4").copy()
+    values[5 * 64 + 7] = value
+    tensors["model.layers.1.mlp.up_proj.weight"] = (kind, shape, values.tobytes())
+    return qwen3_folder(tmp_path / "m", tensors=tensors)
+
+
+@pytest.mark.parametrize("target", ["Q8_0", "Q4_0", "Q5_1", "MXFP4"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_none_are_no_blocks(tmp_path: Path, target: str, value: float) -> None:
+    with pytest.raises(FormatError) as caught:
+        convert(spoiled(tmp_path, value), tmp_path / "m.gpack", quantize=target)
+    assert (caught.value.code, caught.value.field) == ("quantize.value", "blk.1.ffn_up.weight")
+    assert "row 5 holds" in caught.value.message
+    assert target in caught.value.message
+    assert not list(tmp_path.glob("m.gpack*"))
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "kept"),
+    [
+        # 65504 is the largest F16; a scale of Q8_0 is a 127th of the largest value, one of Q4_0 an eighth.
+        ("F16", 65504.0, True), ("F16", 1e5, False), ("BF16", 1e38, True), ("BF16", 3.4e38, False),
+        ("Q8_0", 8e6, True), ("Q8_0", 1e7, False), ("Q4_0", 5e5, True), ("Q4_0", 6e5, False), ("F32", 3e38, True),
+    ],
+)  # fmt: skip
+def test_values_beyond_a_type(tmp_path: Path, target: str, value: float, kept: bool) -> None:
+    folder = spoiled(tmp_path, value)
+    if kept:
+        convert(folder, tmp_path / "m.gpack", quantize=target)
+        return
+    with pytest.raises(FormatError) as caught:
+        convert(folder, tmp_path / "m.gpack", quantize=target)
+    assert caught.value.code == "quantize.value"
+    assert "row 5" in caught.value.message
+
+
+@pytest.mark.parametrize("target", ["F32", "BF16", "F16"])
+def test_floats_keep_what_is_no_number(tmp_path: Path, target: str) -> None:
+    convert(spoiled(tmp_path, np.nan), tmp_path / "m.gpack", quantize=target)
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert np.isnan(pack["blk.1.ffn_up.weight"].dequantize()).sum() == 1
 
 
 # --- what is refused ---

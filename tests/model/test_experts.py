@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf_maker import tiny_moe, write_split
 from packs import everything
@@ -306,3 +307,66 @@ def test_nothing_stays_open(packs: dict[str, Path]) -> None:
     for options in MODES.values():
         FileExpertSource.open_gpack(packs["external"], **options).close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- what is asked wrongly ---
+
+
+@pytest.mark.parametrize("said", ["yes", "true", "2", " 1"])
+def test_a_variable_that_says_neither_yes_nor_no(
+    said: str, packs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUILD_EXPERT_MMAP", said)
+    with pytest.raises(errors.UsageError, match="GUILD_EXPERT_MMAP") as caught:
+        FileExpertSource.open_gpack(packs["embedded"])
+    assert (caught.value.code, caught.value.exit_code) == ("usage", 2)
+    # Who says what they want needs no variable.
+    FileExpertSource.open_gpack(packs["embedded"], mmap=False).close()
+    FileExpertSource.open_gpack(packs["embedded"], io="read").close()
+
+
+@pytest.mark.parametrize(("said", "io"), [("1", "mmap"), ("0", "read"), ("", "read")])
+def test_what_the_variable_may_say(said: str, io: str, packs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUILD_EXPERT_MMAP", said)
+    with FileExpertSource.open_gpack(packs["embedded"]) as source:
+        assert source.io == io
+
+
+@pytest.mark.parametrize("io", ["mmap", "read"])
+def test_a_closed_source(io: str, packs: dict[str, Path]) -> None:
+    source = FileExpertSource.open_gpack(packs["embedded"], io=io)
+    held = source.get(1, 0)
+    source.get(1, 0)
+    source.close()
+    source.close()
+    with pytest.raises(errors.ClosedError) as caught:
+        source.get(1, 0)
+    assert caught.value.code == "pack.closed"
+    assert octets(held) == expected(packs["embedded"], 1, 0)
+
+
+@pytest.mark.parametrize(("layer", "expert"), [("1", 0), (1, None), (1.0, 0), (True, 0), (1, [0])])
+def test_numbers_that_are_none(layer: Any, expert: Any, packs: dict[str, Path]) -> None:
+    with FileExpertSource.open_gpack(packs["embedded"]) as source:
+        with pytest.raises(errors.UsageError, match="no number"):
+            source.get(layer, expert)
+        assert octets(source.get(np.int64(1), np.uint8(2))) == expected(packs["embedded"], 1, 2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"budget_bytes": "1"},
+        {"budget_bytes": 1.5},
+        {"budget_bytes": True},
+        {"mmap": "yes"},
+        {"interleave": 3},
+        {"io": 1},
+    ],
+)
+def test_options_that_are_none(options: dict[str, Any], packs: dict[str, Path]) -> None:
+    with pytest.raises(errors.UsageError) as caught:
+        FileExpertSource.open_gpack(packs["embedded"], **options)
+    assert caught.value.field == next(iter(options))
+    with pytest.raises(errors.UsageError, match="int is no pack"):
+        FileExpertSource.open_gpack(7)  # type: ignore[arg-type]

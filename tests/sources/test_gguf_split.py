@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gguf import GGUFReader
-from gguf_maker import Entry, split_entries, tiny_llama, tiny_moe, write_gguf, write_split
+from gguf_maker import Entry, Tensor, split_entries, tiny_llama, tiny_moe, write_gguf, write_split
 
 from gpack.errors import FormatError, GpackError, PathError
 from gpack.sources.gguf import GgufSource
@@ -134,7 +134,19 @@ def test_a_wrong_total(tmp_path: Path, total: int) -> None:
     paths = write_split(tmp_path, "m", METADATA, TENSORS)
     last = TENSORS[2 * -(-len(TENSORS) // 3) :]
     write_gguf(paths[2], split_entries(2, 3, total), last)
-    refused(paths[0], "gguf.split", paths[2].name, f"has {total} tensors", f"hold {len(TENSORS)}")
+    words = (f"a foreign shard: {paths[2].name}", f"has {total} tensors", f"the others say {len(TENSORS)}")
+    refused(paths[0], "gguf.split", *words)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_shard_of_a_larger_model_is_the_one_that_is_named(tmp_path: Path, number: int) -> None:
+    """Its number and count fit; its total is its own model's. Whichever shard is opened, it is blamed."""
+    paths = write_split(tmp_path, "m", METADATA, TENSORS)
+    (tmp_path / "other").mkdir()
+    more: list[Tensor] = [("extra.weight", 0, (4,), bytes(16))]
+    paths[number].write_bytes(write_split(tmp_path / "other", "m", METADATA, TENSORS + more)[number].read_bytes())
+    for path in paths:
+        refused(path, "gguf.split", f"a foreign shard: {paths[number].name}", f"{len(TENSORS) + 1} tensors")
 
 
 def test_a_shard_that_lost_its_tensors(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_maker import Maker, f32, mlp, qwen3_folder, tiny_tokenizer_json, write_json
+from hf_maker import Maker, f32, llama_tensors, mlp, qwen3_folder, tiny_tokenizer_json, write_json
 
 from gpack.convert.plan import Plan
 from gpack.errors import FormatError, UnsupportedError
@@ -49,6 +49,7 @@ def linear_folder(folder: Path) -> Path:
         "out_proj.weight": (32, 24),
     }  # fmt: skip
     tensors |= {f"model.layers.0.linear_attn.{name}": f32(make(*shape)) for name, shape in shapes.items()}
+    tensors |= {f"model.layers.0.{name}_layernorm.weight": f32(make(32)) for name in ("input", "post_attention")}
     tensors |= mlp(make, "model.layers.0.mlp", 32, 64)
     return qwen3_folder(
         folder, tensors=tensors, layers=1, hidden=32, model_type="qwen3_5_text", layer_types=["linear_attention"],
@@ -61,11 +62,8 @@ def linear_folder(folder: Path) -> Path:
 
 
 def llama_folder(folder: Path) -> Path:
-    make = Maker(2)
-    tensors = {"model.embed_tokens.weight": f32(make(288, 32)), "model.norm.weight": f32(make(32))}
-    tensors |= {f"model.layers.0.self_attn.{name}_proj.weight": f32(make(64, 32)) for name in "qk"}
     return qwen3_folder(
-        folder, tensors=tensors, layers=1, hidden=32, model_type="llama", num_attention_heads=4,
+        folder, tensors=llama_tensors(layers=1, hidden=32), layers=1, hidden=32, model_type="llama",
         rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
     )  # fmt: skip

@@ -15,7 +15,7 @@ from gpack.errors import FormatError, GpackError, PathError
 from gpack.sections.tokenizer import build_tokenizer
 from gpack.sections.values import Value
 from gpack.sources.gguf import GgufSource
-from gpack.sources.hf_tokenizer import TokenizerImport, read_directory
+from gpack.sources.hf_tokenizer import read_directory
 
 needs_oracle = pytest.mark.skipif(not (ORACLE / "hf").exists(), reason="converted models: no ../shared/oracle/hf here")
 MODELS = ["llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe"]
@@ -73,8 +73,9 @@ def test_the_tiny_tokenizer(tmp_path: Path) -> None:
     assert read(tmp_path) == {**expected, "tokenizer.ggml.add_eos_token": False, **own}
 
 
-def test_no_tokenizer_is_no_fault(tmp_path: Path) -> None:
-    assert read_directory(tmp_path) == TokenizerImport()
+def test_no_tokenizer_is_told(tmp_path: Path) -> None:
+    assert read_directory(tmp_path).faults == ["there is no tokenizer.json"]
+    assert not read_directory(tmp_path).metadata
     (tmp_path / "vocab.json").write_text("{}")
     assert read_directory(tmp_path).faults == ["the tokenizer is not in a tokenizer.json"]
 
@@ -88,6 +89,16 @@ def test_padding_fills_up_to_the_models_vocabulary(tmp_path: Path) -> None:
     told = read(tmp_path)
     assert told["tokenizer.ggml.tokens"] == [*TINY_TOKENS, *(f"[PAD{number}]" for number in range(272, VOCAB))]
     assert told["tokenizer.ggml.token_type"][269:] == [3, 3, 3] + [5] * 16
+
+
+@pytest.mark.parametrize(("merge", "unknown"), [("q x", "'qx'"), ("odd t", "'odd'"), (["h", "zz"], "'zz'")])
+def test_a_merge_of_what_is_no_token(tmp_path: Path, merge: Any, unknown: str) -> None:
+    """Left, right and what they become have to be in the vocabulary."""
+    write_tokenizer(tmp_path, tiny_tokenizer_json(merges=[*TINY_MERGES, merge]))
+    with pytest.raises(FormatError) as caught:
+        read(tmp_path)
+    assert (caught.value.code, caught.value.field) == ("hf.tokenizer", f"model.merges[{len(TINY_MERGES)}]")
+    assert f"{unknown} is no token" in caught.value.message
 
 
 def test_gaps_between_ids(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def test_code_planes_have_no_gguf(tmp_path: Path) -> None:
         export_gguf(path, tmp_path / "out.gguf")
     assert caught.value.code == "export.incomplete"
     made = directory()
-    del made.rows[PLANES]
+    del made.dense[-int(made.rows.pop(PLANES)["src_bytes"]) :]
     export_gguf(convert(tmp_path, made), tmp_path / "out.gguf")
 
 
@@ -291,6 +292,9 @@ REFUSED: list[tuple[str, str, Change]] = [
     ("line 8", "column 1 (name)", set_row(HALF, name="blk.1.ffn_down_exps.weight", ne0=32, ne1=256)),
     ("line 1", "", lambda made: setattr(made, "comment", "# align 128 pool 999999 tensors 8")),
     ("line 1", "", lambda made: setattr(made, "comment", "# align 256 pool 100 tensors 8")),
+    ("line 1", "", lambda made: setattr(made, "comment", f"# align 256 pool {made.pool + 256} tensors 8")),
+    ("line 1", "", lambda made: setattr(made, "comment", f"# align 256 pool {made.pool - 512} tensors 8")),
+    ("line 3", "column 3 (kind)", set_row(NORM, kind="9" * 5000)),
     ("line 1", "", lambda made: setattr(made, "comment", "# align 256 pool 999999 tensors 7")),
 ]  # fmt: skip
 
@@ -305,6 +309,7 @@ def test_contradictions_are_refused_with_line_and_column(
         convert(tmp_path, made)
     assert caught.value.code == "packdir.table"
     assert (caught.value.section, caught.value.field or "") == (line, column)
+    assert len(caught.value.message) < 300
     assert caught.value.path == str(tmp_path / "pack" / "index.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "pack"]  # nothing is left behind
 
@@ -348,7 +353,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
         (folder / name).unlink()
         with pytest.raises(errors.GpackError) as caught:
             convert_gguf(source, tmp_path / "p.gpack", pack_dir=folder)
-        assert caught.value.code in (code, "packdir.table")
+        assert caught.value.code == code
         assert name in str(caught.value)
     with pytest.raises(errors.PathError) as missing:
         convert_gguf(source, tmp_path / "p.gpack", pack_dir=tmp_path / "none")
@@ -357,6 +362,80 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     made.files["experts.bin"] = b"x"
     with pytest.raises(errors.FormatError, match="no native_experts"):
         convert_gguf(source, tmp_path / "p.gpack", pack_dir=made.write(tmp_path / "more"))
+
+
+def refused(tmp_path: Path, folder: Path) -> errors.GpackError:
+    source = write_gguf(tmp_path / "m.gguf", METADATA, TENSORS)
+    with pytest.raises(errors.GpackError) as caught:
+        convert_gguf(source, tmp_path / "p.gpack", pack_dir=folder)
+    assert not list(tmp_path.glob("p.gpack*"))
+    return caught.value
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# align 256 pool 0 tensors 0\n"])
+def test_a_table_without_tensors(tmp_path: Path, text: str) -> None:
+    folder = directory().write(tmp_path / "pack")
+    (folder / "index.txt").write_text(text)
+    error = refused(tmp_path, folder)
+    assert (error.code, error.path) == ("packdir.table", str(folder / "index.txt"))
+    assert "has no tensor" in error.message
+
+
+@pytest.mark.parametrize(("tail", "holds"), [(b"", True), (bytes(255), True), (bytes(256), False), (b"x", False)])
+def test_bytes_behind_the_last_tensor(tmp_path: Path, tail: bytes, holds: bool) -> None:
+    """Padding to the arena's alignment is none of them."""
+    made = directory()
+    size = len(made.dense)
+    made.dense += tail
+    if holds:
+        assert verify(convert(tmp_path, made)).ok
+        return
+    error = refused(tmp_path, made.write(tmp_path / "pack"))
+    assert (error.code, error.path, error.offset) == ("packdir.table", str(tmp_path / "pack" / "dense.bin"), size)
+    assert f"last {len(tail)} bytes" in error.message
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"vocab.json": b'{"a": 0'}, "no JSON object"),
+        ({"vocab.json": b"[]"}, "no JSON object"),
+        ({"vocab.json": b"{}"}, "no tokens"),
+        ({"vocab.json": b'{"a": "0"}'}, "the token 'a' has the id '0'"),
+        ({"vocab.json": b'{"a": 0, "b": 0}'}, "the id 0 belongs to 'a' and 'b'"),
+        ({"tokenizer.json": b"\xff"}, "no JSON object"),
+        ({"merges.txt": b"#version: 0.2\na b\nabc\n"}, "no pair"),
+        ({"merges.txt": b"a b\n\xff b\n"}, "not UTF-8"),
+        ({"token_type.json": b"[1, "}, "no list of numbers"),
+        ({"token_type.json": b"[1, 256]"}, "no list of token types"),
+        ({"vocab.json": b'{"a": 0, "b": 4}', "token_type.json": b"[1, 1]"}, "it has 2 entries, vocab.json has 5 ids"),
+    ],
+)
+def test_tokenizer_files_that_are_broken(tmp_path: Path, files: dict[str, bytes], words: str) -> None:
+    made = directory()
+    made.files = {f"tokenizer/{name}": data for name, data in files.items()}
+    error = refused(tmp_path, made.write(tmp_path / "pack"))
+    assert error.code == "hf.tokenizer"
+    assert list(files)[-1] in str(error.path)
+    assert words in error.message
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "dangling", "name", "no directory"])
+def test_what_is_no_tokenizer_file(tmp_path: Path, kind: str) -> None:
+    folder = directory().write(tmp_path / "pack")
+    place = folder / "tokenizer" / "odd"
+    if kind == "directory":
+        place.mkdir()
+    elif kind == "name":
+        (folder / "tokenizer" / "a\\b").write_bytes(b"x")
+    elif kind == "no directory":
+        shutil.rmtree(folder / "tokenizer")
+        (folder / "tokenizer").write_bytes(b"x")
+    else:
+        place.symlink_to(tmp_path if kind == "link" else tmp_path / "nowhere")
+    error = refused(tmp_path, folder)
+    assert error.code == ("io.not_found" if kind == "dangling" else "io.not_a_file")
+    assert "tokenizer" in str(error.path)
 
 
 def test_links_of_the_directory_are_followed(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_name_that_no_pack_can_hold(target: Path, name: str) -> None:
     refused(write_by_hand(target, {name: entry()}, bytes(8)), FormatError, "safetensors.tensor_name")
 
 
-@pytest.mark.parametrize("dtype", ["F4", "F6_E2M3", "f32", "Q4_0", "", 7, None])
+@pytest.mark.parametrize("dtype", ["F5", "F6_E1M4", "f32", "Q4_0", "", 7, None])
 def test_an_unknown_type_is_named(target: Path, dtype: Any) -> None:
     error = refused(
         write_by_hand(target, {"odd": entry(dtype=dtype)}, bytes(8)), UnsupportedError, "safetensors.dtype", "'odd'"
@@ -154,6 +154,47 @@ def test_an_unknown_type_is_named(target: Path, dtype: Any) -> None:
 def test_a_shape_that_is_none(target: Path, shape: Any) -> None:
     code = "safetensors.size" if shape == [1 << 50] else "safetensors.shape"
     refused(write_by_hand(target, {"t": entry(shape=shape)}, bytes(8)), FormatError, code, "t: ")
+
+
+@pytest.mark.parametrize(("shape", "words"), [([-1, 2], "axis 0 of the shape is -1"), ([2, "x" * 500], "axis 1")])
+def test_the_extent_that_is_no_size_is_named(target: Path, shape: Any, words: str) -> None:
+    error = refused(
+        write_by_hand(target, {"t": entry(shape=shape)}, bytes(8)), FormatError, "safetensors.shape", words
+    )  # fmt: skip
+    assert len(error.message) < 200
+
+
+# --- values of less than a byte, and newer types ---
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size"),
+    [
+        # 4 bits: 2 x 6 values are 6 bytes; 6 bits: 3 x 4 values are 9 bytes
+        ("F4", (2, 6), 6), ("F4", (2,), 1), ("F6_E2M3", (3, 4), 9), ("F6_E3M2", (8,), 6), ("F4", (0, 3), 0),
+        ("F8_E4M3FNUZ", (3, 3), 9), ("F8_E5M2FNUZ", (), 1), ("F8_E8M0", (5,), 5),
+    ],
+)  # fmt: skip
+def test_small_floats_keep_their_bytes(target: Path, dtype: str, shape: tuple[int, ...], size: int) -> None:
+    header = {"t": entry(0, size, dtype=dtype, shape=shape)}
+    tensor = read(write_by_hand(target, header, bytes(range(size))))["t"]
+    assert (GgmlType.NAMES[tensor.ggml_type], tensor.shape, tensor.byte_size) == (dtype, shape, size)
+    assert tensor.ggml_type >= 0x10000
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size"),
+    [("F4", (2, 6), 5), ("F4", (3,), 1), ("F4", (3,), 2), ("F4", (), 1), ("F6_E2M3", (3,), 3)],
+)
+def test_small_floats_that_take_other_bytes(target: Path, dtype: str, shape: tuple[int, ...], size: int) -> None:
+    header = {"t": entry(0, size, dtype=dtype, shape=shape)}
+    refused(write_by_hand(target, header, bytes(size)), FormatError, "safetensors.size", dtype, f"span {size}")
+
+
+def test_rows_that_end_inside_a_byte(target: Path) -> None:
+    """The file has 6 values in 3 bytes, but a row is one byte and a half."""
+    header = {"t": entry(0, 3, dtype="F4", shape=(2, 3))}
+    refused(write_by_hand(target, header, bytes(3)), UnsupportedError, "safetensors.dtype", "a row of 3 values of F4")
 
 
 def test_too_many_axes(target: Path) -> None:

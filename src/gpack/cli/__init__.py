@@ -21,6 +21,7 @@ COMMANDS = {
     "convert": "convert a model, a GGUF or safetensors, into a pack",
     "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
     "inspect": "show what a pack or a GGUF holds",
+    "diff": "show what differs between two packs",
     "pack-experts": "turn a pack with external experts into one with everything inside",
     "export": "write the GGUF that a pack was made from",
     "run": "let a model answer: one prompt, or a conversation",

@@ -32,8 +32,9 @@ small tensors keep their values. Q4_K and Q6_K need the extra: pip install 'gpac
 --pack-dir DIR: a GGUF's dense tensors are stored as the text-indexed pack there says, and its tokenizer files are kept.
 --mtp-dir DIR: draft layers come from there. What contradicts the GGUF is refused with file, line and column.
 
-With --external-experts the routed experts stay in the GGUF's files, which must then lie beside the pack, or in the
+With --external-experts the routed experts stay in the model's files, which must then lie beside the pack, or in the
 folder that --expert-dir names, whenever it is used. Their bytes are not read: the size of the experts costs no time.
+Of safetensors that works where a file has a layer's experts fused, or at equal distances; else an error says why not.
 `guild pack-experts` makes a pack with everything inside of it later."""
 
 
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mtp-dir", metavar="DIR", help="draft layers of a GGUF: a directory with dense.txt, or an mtp-*.gguf"
     )
     parser.add_argument(
-        "--external-experts", action="store_true", help="leave the routed experts in the GGUF's files, unread"
+        "--external-experts", action="store_true", help="leave the routed experts in the model's files, unread"
     )
     parser.add_argument(
         "--hash-shards",
@@ -151,6 +152,8 @@ def _print(done: Conversion, told: dict[str, Any]) -> None:
     print(f"\n{printable(model['name'])}: {printable(facts)}")
     for line in import_lines(told.get("import")):
         print(line)
+    for note in told.get("notes", ()):
+        print(printable(f"note: {note}"))
     _print_shards(done, told)
     if done.result is None:
         fits = "fits" if told["fits"] else "DOES NOT FIT"

@@ -48,7 +48,9 @@ def convert(
         name: Name of the model; of safetensors also its `general.name`.
         quantize: Name of a type, one of `gpack.quants.encode.TYPES`, that matrices are turned into.
         text_only: Of safetensors, leave out towers that the text model does not need.
-        pack_dir, mtp_dir, external_experts, hash_shards: Of a GGUF, as in `convert_gguf`.
+        pack_dir, mtp_dir: Of a GGUF, as in `convert_gguf`.
+        external_experts, hash_shards: As in `convert_gguf`; of safetensors where the files have a layer's experts at
+            equal distances.
         report: A file that is written later and must be none of the source's.
     """
     started = time.perf_counter()
@@ -105,8 +107,6 @@ def _check_options(kind: str, quantize: str | None, *, text_only: bool, external
         raise UsageError(f"there is no type {quantize!r} to quantise to, only {', '.join(TYPES)}", code="usage")
     if text_only and kind != SAFETENSORS:
         raise UsageError("--text-only is for safetensors: a GGUF has no towers", code="usage")
-    if external_experts and kind != GGUF:
-        raise UsageError("--external-experts needs a GGUF: experts of safetensors are no stacks", code="usage")
     if beside and kind != GGUF:
         raise UsageError("a pack directory and draft layers of other files go with a GGUF", code="usage")
     if beside and quantize:

@@ -116,6 +116,8 @@ def describe(conversion: Conversion) -> dict[str, Any]:
     }
     if "experts" in plan.manifest:
         described["experts"] = plan.manifest["experts"]
+    if notes := [*plan.source.notes, *plan.notes]:
+        described["notes"] = notes
     if told := plan.source.extensions.get(EXTENSION):
         described[EXTENSION] = told
     if result is None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..container.pieces import Copy
+from ..container.pieces import Copy, Strided
 from ..container.structure import section_name
 from ..container.writer import BuildResult, GPackBuilder
 from ..errors import FormatError, UsageError
@@ -33,7 +33,7 @@ def pack_experts(
 ) -> BuildResult:
     """Writes a pack that holds the experts of `source`'s shards.
 
-    The result is byte for byte the pack that a conversion of the GGUF without `--external-experts` gives.
+    The result is byte for byte the pack that a conversion of the source without `--external-experts` gives.
 
     Args:
         expert_dir: Folder of the shards; default the pack's own.
@@ -122,12 +122,7 @@ def _layers(pack: Pack) -> list[ExpertLayer]:
 
 def _matrix(pack: Pack, name: str, row: TensorIndexRowV1) -> ExpertMatrix:
     place = pack.place(name)
-    if place.stride != place.length:
-        raise FormatError(
-            f"{name}: its slices do not follow each other at once", code="expert.placement",
-            path=pack.container.path, section="ExpertLayoutBin",
-        )  # fmt: skip
-    source = Copy(place.descriptor, place.offset, row.byte_size, place.path)
+    source = Strided(place.descriptor, place.offset, place.runs, place.length, place.stride, place.path)
     ne0, ne1, n_expert = row.dims[:3]
     return ExpertMatrix(name, row.role, row.ggml_type, (ne0, ne1, n_expert), source)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ..container.strict_json import shorten
 from ..container.writer import GPackBuilder
 from ..errors import FormatError, UsageError
 from ..generated.constants import MAX_NUMBER, ExpertRole, GgmlType, SectionKind, TensorFlags
@@ -23,6 +24,7 @@ from ..sections.tensors import build_tensor_index, padded_dims
 from ..sections.tokenizer import BYTE_LEVEL_MODEL, MODEL, build_tokenizer
 from ..sources.model import ModelSource, ModelTensor
 from ..tokenizer.pretokenizers import DEFAULT, rules_of
+from ..tokenizer.settings import BYTE_LEVEL, SENTENCE_PIECE
 from .external import ExternalFiles
 
 UNKNOWN = "unknown"
@@ -53,6 +55,7 @@ class Plan:
         builder: Holds all sections, ready to be written.
         placed: Every tensor and its place, in the source's order.
         name: Name of the model.
+        notes: What the user should know, one sentence each.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Plan:
         shapes = [Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.tensors]
         self.homes = assign_homes(shapes, self.draft_from)
         self.placed: list[Placed] = []
+        self.notes: list[str] = []
         self.builder = GPackBuilder(self._manifest())
         self._add_metadata()
         self._add_assets()
@@ -95,6 +99,9 @@ class Plan:
     def _add_metadata(self) -> None:
         if _text(self.source, MODEL) == BYTE_LEVEL_MODEL:
             rules_of(_text(self.source, "tokenizer.ggml.pre") or DEFAULT)  # refuses a name that is not known
+        kind = _text(self.source, MODEL)
+        if kind not in ("", BYTE_LEVEL, SENTENCE_PIECE):
+            self.notes.append(f"the tokenizer's model is {shorten(kind)}: it is packed, but cannot be used here")
         tokenizer = build_tokenizer(self.source.metadata)
         stubs = tokenizer.stubs if tokenizer else frozenset[str]()
         section = build_metadata(

@@ -7,20 +7,22 @@ What stays: norms, biases, all vectors, the router and the other small tensors t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from os import cpu_count
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..container.pieces import Computed, Range, read_part
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from ..generated.constants import GgmlType
 from ..quants import dequantize
-from ..quants.encode import Encoder, encoder
+from ..quants.encode import encoder
 from ..sections.dense import byte_count
 from ..sections.values import Value
 from ..sources.files import SourceFile
@@ -29,11 +31,14 @@ from ..sources.hf_translate import F32_NAMES
 from ..sources.metadata_build import MetadataBuilder
 from ..sources.model import ModelSource, ModelTensor
 
+Stored = NDArray[np.uint8]
+Floats = NDArray[np.float32]
 _NAMES = re.compile(r"(?:blk\.[0-9]+\..+|token_embd|output|per_layer_token_embd)\.weight")
 _FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 # Kept exact by llama.cpp's quantiser too.
 _EXACT = (*F32_NAMES, "_conv.conv.weight", "altup_router.weight", "per_layer_model_proj.weight")
 _WORKERS = min(cpu_count() or 1, 16)
+_SAFE = 65000.0  # half precision ends a little above, and so do the scales of blocks at the earliest
 _BATCH = 1 << 21  # bytes that are made at a time; as float32 they are up to eight times as many
 
 
@@ -119,9 +124,15 @@ class QuantizedSource:
         width = tensor.dims[0]
         row_bytes = byte_count(tensor.original.ggml_type, (width,))
 
+        def encode(stored: Stored, first: int) -> bytes:
+            values = dequantize(stored, tensor.original.ggml_type)
+            made = self._encode(values)
+            _check_values(values, made, self._type, self._model.files[0].path, tensor.name, first)
+            return made.tobytes()
+
         def make(first: int, count: int) -> bytes:
             stored = np.frombuffer(read_part(inner, first * row_bytes, count * row_bytes), np.uint8)
-            return _encode_rows(self._encode, stored.reshape(count, row_bytes), tensor.original.ggml_type)
+            return _by_shares(encode, stored.reshape(count, row_bytes), first)
 
         return Computed(prod(tensor.dims[1:]), byte_count(self._type, (width,)), make, batch_bytes=_BATCH)
 
@@ -160,6 +171,11 @@ class QuantizedSource:
         """What the manifest's `extensions` shall say."""
         return self._model.extensions
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know."""
+        return self._model.notes
+
     def get(self, key: str, default: Any = None) -> Any:
         """The decoded metadata value of a key."""
         value = self.metadata.get(key)
@@ -183,11 +199,46 @@ def is_matrix(tensor: ModelTensor) -> bool:
     return bool(_NAMES.fullmatch(tensor.name)) and not tensor.name.endswith(_EXACT)
 
 
-def _encode_rows(encode: Encoder, stored: np.ndarray[Any, Any], stored_type: int) -> bytes:
-    """Rows in another type; several threads, each with rows of its own, so that the result is always the same."""
+def _by_shares(encode: Callable[[Stored, int], bytes], stored: Stored, first: int) -> bytes:
+    """Rows in another type; several threads, each with rows of its own, so that the result is always the same.
+
+    Args:
+        encode: Turns rows, the number of whose first it is told.
+        first: Number of the first row.
+    """
     share = -(-len(stored) // _WORKERS)
-    shares = [stored[start : start + share] for start in range(0, len(stored), share)]
-    if len(shares) == 1:
-        return encode(dequantize(stored, stored_type)).tobytes()
+    starts = range(0, len(stored), share)
+    if len(starts) == 1:
+        return encode(stored, first)
     with ThreadPoolExecutor(_WORKERS) as pool:
-        return b"".join(pool.map(lambda rows: encode(dequantize(rows, stored_type)).tobytes(), shares))
+        return b"".join(pool.map(lambda start: encode(stored[start : start + share], first + start), starts))
+
+
+def _check_values(values: Floats, made: Stored, ggml_type: int, path: Path, name: str, first: int) -> None:
+    """Refuses values that the new type loses: NaN and infinities in blocks, and what becomes infinite.
+
+    In a block one such value spoils its neighbours too; F32, F16 and BF16 keep them.
+
+    Args:
+        values, made: Rows, and what became of them.
+        first: Number of the first row.
+
+    Raises:
+        FormatError: `quantize.value`, naming tensor and row.
+    """
+    # The largest magnitude of a row is NaN or infinite where any value is.
+    largest = np.maximum(np.abs(values.max(axis=1)), np.abs(values.min(axis=1)))
+    finite = np.isfinite(largest)
+    kind = GgmlType.NAMES[ggml_type]
+    if not finite.all() and GgmlType.BLOCK[ggml_type] > 1:
+        row = int(np.flatnonzero(~finite)[0])
+        raise _lost(f"row {first + row} holds {largest[row]}, which no block of {kind} can", path, name)
+    for large in np.flatnonzero(finite & (largest > _SAFE)):
+        if not np.isfinite(dequantize(made[large], ggml_type)).all():
+            raise _lost(f"row {first + int(large)} holds values up to {largest[large]:g}, beyond {kind}", path, name)
+
+
+def _lost(message: str, path: Path, name: str) -> FormatError:
+    return FormatError(
+        message, code="quantize.value", path=path, field=name, hint="convert without --quantize, or to F32"
+    )

@@ -11,15 +11,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from ..errors import MissingError, PathError, UsageError
+import numpy as np
+
+from ..errors import ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import ExpertRole
-from ..pack import Pack, Place
+from ..pack import Pack
 from ..pack import open as open_pack
-from ..sections.homes import layer_of
 from ..tensor import Tensor
 from .direct import RangeFile, pages_before, pages_behind
+from .expert_layout import Layer, Matrix, find_layers
 from .located import Located, locate_in_pack
 from .numa import Interleaver
 
@@ -34,53 +36,6 @@ class Expert(NamedTuple):
     gate: Tensor | None
     up: Tensor
     down: Tensor
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """One matrix of every expert of a layer.
-
-    Attributes:
-        role: Of ExpertRole: GATE, UP or DOWN.
-        file: Number of the file.
-        offset: Expert 0's slice in the file.
-        length: Bytes of a slice.
-        stride: Distance between slices.
-    """
-
-    name: str
-    role: int
-    ggml_type: int
-    dims: tuple[int, int]
-    file: int
-    offset: int
-    length: int
-    stride: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """Matrices that lie next to each other in every expert: one read fetches them."""
-
-    matrices: tuple[Matrix, ...]
-
-    @property
-    def length(self) -> int:
-        """Bytes."""
-        return sum(matrix.length for matrix in self.matrices)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The routed experts of a layer."""
-
-    n_expert: int
-    runs: tuple[Run, ...]
-
-    @property
-    def expert_bytes(self) -> int:
-        """Bytes of one expert."""
-        return sum(run.length for run in self.runs)
 
 
 @dataclass
@@ -116,6 +71,7 @@ class FileExpertSource:
     ) -> None:
         """`open_gpack` is the way to make one."""
         self._path = path
+        self._closed = False
         self._files: list[RangeFile] = []
         self._maps: list[memoryview] = []
         self._lock = threading.Lock()
@@ -125,7 +81,7 @@ class FileExpertSource:
         self.counts = CacheCounts()
         self.io = io
         try:
-            self.layers = _layers(located, self._files, direct=io == "direct")
+            self.layers = find_layers(located, self._files, direct=io == "direct")
             if io == "mmap":
                 self._map_files()
             if self.io == "direct" and not all(file.direct for file in self._files):
@@ -162,6 +118,8 @@ class FileExpertSource:
             UsageError: There is no such mode, or the budget is negative.
         """
         with ExitStack() as stack:
+            if not isinstance(pack, Pack | str | os.PathLike):
+                raise UsageError(f"{type(pack).__name__} is no pack and no path", code="usage", field="pack")
             if not isinstance(pack, Pack):
                 # Its files are opened once more, so it need not stay open.
                 pack = stack.enter_context(open_pack(pack, expert_dir=expert_dir))
@@ -188,10 +146,13 @@ class FileExpertSource:
         """
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
-        if budget_bytes is not None and budget_bytes < 0:
-            raise UsageError(f"the budget is {budget_bytes} bytes", code="usage", field="budget_bytes")
+        if budget_bytes is not None and not (_is_number(budget_bytes) and budget_bytes >= 0):
+            raise UsageError(f"the budget is {budget_bytes!r}, no number of bytes", code="usage", field="budget_bytes")
+        for field, value in (("mmap", mmap), ("interleave", interleave)):
+            if value is not None and not isinstance(value, bool | Interleaver):
+                raise UsageError(f"{field} is {value!r}, neither true nor false", code="usage", field=field)
         if io == "auto":
-            wanted = os.environ.get(MMAP_VARIABLE) == "1" if mmap is None else mmap
+            wanted = _mmap_wanted() if mmap is None else mmap
             io = "mmap" if wanted else "read"
         elif mmap is not None and mmap != (io == "mmap"):
             raise UsageError(f"mmap is {mmap}, io is {io!r}", code="usage", field="mmap")
@@ -201,13 +162,21 @@ class FileExpertSource:
             spreader = Interleaver([] if interleave is False else None, asked=interleave is True)
         return cls(located, path, io=io, budget_bytes=budget_bytes, interleave=spreader)
 
-    def get(self, layer: int, expert: int) -> Expert:
+    def get(self, layer: int | np.integer[Any], expert: int | np.integer[Any]) -> Expert:
         """The matrices of one expert; the arrays stay valid when it leaves the cache or the source is closed.
 
         Raises:
             MissingError: There is no such layer or expert.
+            UsageError: One of them is no number.
+            ClosedError: The source was closed.
             PathError: The file was cut, or the disk failed.
         """
+        if self._closed:
+            raise ClosedError("the source of experts was closed", code="pack.closed", path=self._path)
+        for field, value in (("layer", layer), ("expert", expert)):
+            if not _is_number(value):
+                raise UsageError(f"{field} is {value!r}, no number", code="usage", field=field)
+        layer, expert = int(layer), int(expert)
         found = self.layers.get(layer)
         if found is None or not 0 <= expert < found.n_expert:
             raise MissingError(f"there is no expert {expert} in layer {layer}", code="experts.missing", path=self._path)
@@ -313,6 +282,7 @@ class FileExpertSource:
 
     def close(self) -> None:
         """Closes the files; arrays that were given out stay valid."""
+        self._closed = True
         for file in self._files:
             file.close()
         with self._lock:
@@ -324,6 +294,26 @@ class FileExpertSource:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is an integer, one of numpy's too."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _mmap_wanted() -> bool:
+    """What GUILD_EXPERT_MMAP says.
+
+    Raises:
+        UsageError: It is neither 0 nor 1.
+    """
+    said = os.environ.get(MMAP_VARIABLE, "")
+    if said not in ("", "0", "1"):
+        raise UsageError(
+            f"{MMAP_VARIABLE} is {said!r}, and may be 0 or 1", code="usage",
+            hint="1: experts are used from the mapped file",
+        )  # fmt: skip
+    return said == "1"
 
 
 def _expert(slices: dict[int, Tensor]) -> Expert:
@@ -342,56 +332,3 @@ def _default_budget() -> int:
         return int(line.split()[1]) * 1024 // 2
     except (OSError, StopIteration, ValueError):
         return 1 << 30
-
-
-# ---------------------------------------------------------------- what lies where
-
-
-def _layers(located: Sequence[Located], files: list[RangeFile], *, direct: bool) -> dict[int, Layer]:
-    """All layers of routed experts, a draft layer's too; their files are opened and added to `files`."""
-    opened: dict[int, int] = {}
-    matrices: dict[int, list[Matrix]] = {}
-    counts: dict[int, int] = {}
-    for tensor in located:
-        layer = layer_of(tensor.name)
-        if layer is None or tensor.place is None:
-            raise UsageError(f"{tensor.name} does not lie in a file as an expert does", code="usage")
-        place = tensor.place
-        if place.descriptor not in opened:
-            files.append(RangeFile(place.descriptor, place.path, direct=direct))
-            opened[place.descriptor] = len(files) - 1
-        counts[layer] = tensor.dims[2]
-        matrices.setdefault(layer, []).extend(_matrices(tensor, place, opened[place.descriptor]))
-    return {layer: Layer(counts[layer], _runs(matrices[layer])) for layer in sorted(matrices)}
-
-
-def _matrices(tensor: Located, place: Place, file: int) -> list[Matrix]:
-    """The matrices of a tensor: itself, or the halves of a fused one, gate rows first."""
-    ne0, ne1 = tensor.dims[:2]
-    parts = (ExpertRole.GATE, ExpertRole.UP) if tensor.role == ExpertRole.GATE_UP else (tensor.role,)
-    length = place.length // len(parts)
-    return [
-        Matrix(
-            tensor.name, role, tensor.ggml_type, (ne0, ne1 // len(parts)), file,
-            place.offset + part * length, length, place.stride,
-        )
-        for part, role in enumerate(parts)
-    ]  # fmt: skip
-
-
-def _runs(matrices: Sequence[Matrix]) -> tuple[Run, ...]:
-    """Matrices that follow each other at once in every expert, together."""
-    runs: list[list[Matrix]] = []
-    for matrix in sorted(matrices, key=lambda matrix: (matrix.file, matrix.offset)):
-        last = runs[-1][-1] if runs else None
-        follows = (
-            last is not None
-            and (last.file, last.stride) == (matrix.file, matrix.stride)
-            and last.offset + last.length == matrix.offset
-            and sum(other.length for other in runs[-1]) + matrix.length <= matrix.stride
-        )
-        if follows:
-            runs[-1].append(matrix)
-        else:
-            runs.append([matrix])
-    return tuple(Run(tuple(run)) for run in runs)

@@ -114,6 +114,8 @@ class GuildModel:
         """
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
+        if not isinstance(paths, ModelPaths | str | os.PathLike):
+            raise UsageError(f"{type(paths).__name__} is no path", code="usage", field="paths")
         where = paths if isinstance(paths, ModelPaths) else ModelPaths(gpack_path=paths)
         if where.gpack_path is None:
             if where.primary_model_path is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..container.pieces import Range
-from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, DenseFlags, DenseKind, GgmlType
+from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, FOREIGN_TYPES, DenseFlags, DenseKind, GgmlType
 from ..generated.structs import (
     DenseIndexHeaderV1,
     GPackDenseRowV1,
@@ -116,8 +116,8 @@ class DenseSections:
 
 
 def is_native(ggml_type: int, rank: int) -> bool:
-    """Whether the format has a native matrix-vector kernel for it: 2-D, and a block of more than one element."""
-    return rank == 2 and GgmlType.BLOCK[ggml_type] > 1
+    """Whether the format has a native matrix-vector kernel for it: 2-D, of ggml, a block of more than one element."""
+    return rank == 2 and ggml_type < FOREIGN_TYPES and GgmlType.BLOCK[ggml_type] > 1
 
 
 def pool_type(ggml_type: int) -> int:

@@ -164,23 +164,23 @@ def expert_summary(layers: Sequence[ExpertLayer], mode: str) -> dict[str, Any]:
 
 
 def build_external_layout(
-    layers: Sequence[ExpertLayer], shards: Sequence[ExpertShard], place: Callable[[ExpertMatrix], tuple[int, int]]
+    layers: Sequence[ExpertLayer], shards: Sequence[ExpertShard], place: Callable[[ExpertMatrix], tuple[int, int, int]]
 ) -> bytes:
     """ExpertLayoutBin of external experts, from layers sorted by number.
 
     Args:
         shards: The files, in the order of first use.
-        place: A matrix's shard and the offset of its first slice in it; the slices follow each other at once.
+        place: A matrix's shard, the offset of its first slice in it, and the distance to the next.
     """
     rows = [_row(layer) for layer in layers]
     for row, layer in zip(rows, layers, strict=True):
         row.flags |= ExpertFlags.EXTERNAL
         for matrix in layer.matrices:
-            shard, at = place(matrix)
+            shard, at, stride = place(matrix)
             for name, _, length in _columns(matrix):
                 setattr(row, f"{name}_shard", shard)
                 setattr(row, f"{name}_offset", at)
-                setattr(row, f"{name}_stride", matrix.slice_bytes)
+                setattr(row, f"{name}_stride", stride)
                 at += length
     heap = Heap()
     table = b"".join(heap.place(shard.row(), [shard.name.encode("utf-8")]).encode() for shard in shards)

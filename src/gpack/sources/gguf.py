@@ -78,7 +78,7 @@ class GgufSource:
         alignment: Alignment of the first file, bytes.
         metadata: The first file's entries in its order, without `split.*`.
         tensors: The tensors of all files, in order.
-        assets, extensions: Nothing: a GGUF has no raw tokenizer files and nothing else to tell.
+        assets, extensions, notes: Nothing: a GGUF has no raw tokenizer files and nothing else to tell.
     """
 
     def __init__(self, files: Sequence[SourceFile], headers: Sequence[Header]) -> None:
@@ -96,6 +96,7 @@ class GgufSource:
         self.tensors = _place_tensors(self.shards, headers)
         self.assets: dict[str, bytes] = {}
         self.extensions: dict[str, Any] = {}
+        self.notes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, allow_unknown_types: bool = False) -> GgufSource:

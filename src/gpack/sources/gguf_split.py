@@ -7,6 +7,7 @@ from 1), `split.count`, and `split.tensors.count`, the number of tensors in all 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,6 +151,7 @@ def _check_numbers(paths: Sequence[Path], headers: Sequence[Header]) -> None:
 
 
 def _check_total(paths: Sequence[Path], headers: Sequence[Header]) -> None:
+    _check_foreign(paths, headers)
     total = sum(len(header.tensors) for header in headers)
     for path, header in zip(paths, headers, strict=True):
         expected = _integer(header, SPLIT_TENSORS_COUNT, path)
@@ -159,6 +161,21 @@ def _check_total(paths: Sequence[Path], headers: Sequence[Header]) -> None:
                 path,
                 field=SPLIT_TENSORS_COUNT,
             )
+
+
+def _check_foreign(paths: Sequence[Path], headers: Sequence[Header]) -> None:
+    """A shard that speaks of another total than the others is another model's: fewest agree with it."""
+    said = [_integer(header, SPLIT_TENSORS_COUNT, path) for path, header in zip(paths, headers, strict=True)]
+    told = Counter(count for count in said if count is not None)
+    if len(told) < 2:
+        return
+    common, rare = told.most_common()[0][0], told.most_common()[-1][0]
+    index = len(said) - 1 - said[::-1].index(rare)
+    raise _split_error(
+        f"a foreign shard: {paths[index].name} says that its model has {rare} tensors, the others say {common}",
+        paths[index],
+        field=SPLIT_TENSORS_COUNT,
+    )
 
 
 def _check_metadata(path: Path, header: Header, first: Header) -> None:

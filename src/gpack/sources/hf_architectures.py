@@ -18,6 +18,8 @@ class Architecture:
         permutes_rope: The rows of q and k change from halves to neighbouring pairs.
         adds_one_to_norms: The file's norms are stored around 0.
         is_linear: Some layers are gated delta nets.
+        norms_heads: q and k of each head are normed.
+        has_experts: Layers have routed experts.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Architecture:
     permutes_rope: bool = False
     adds_one_to_norms: bool = False
     is_linear: bool = False
+    norms_heads: bool = False
+    has_experts: bool = False
 
     @property
     def constant(self) -> str:
@@ -41,14 +45,17 @@ ARCHITECTURES = (
         permutes_rope=True,
     ),
     Architecture("qwen2", frozenset({"qwen2"}), frozenset({"Qwen2ForCausalLM"})),
-    Architecture("qwen3", frozenset({"qwen3"}), frozenset({"Qwen3ForCausalLM"})),
-    Architecture("qwen3moe", frozenset({"qwen3_moe"}), frozenset({"Qwen3MoeForCausalLM"})),
+    Architecture("qwen3", frozenset({"qwen3"}), frozenset({"Qwen3ForCausalLM"}), norms_heads=True),
+    Architecture(
+        "qwen3moe", frozenset({"qwen3_moe"}), frozenset({"Qwen3MoeForCausalLM"}), norms_heads=True, has_experts=True
+    ),
     Architecture(
         "qwen35",
         frozenset({"qwen3_5", "qwen3_5_text"}),
         frozenset({"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"}),
         adds_one_to_norms=True,
         is_linear=True,
+        norms_heads=True,
     ),
     Architecture(
         "qwen35moe",
@@ -56,6 +63,8 @@ ARCHITECTURES = (
         frozenset({"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"}),
         adds_one_to_norms=True,
         is_linear=True,
+        norms_heads=True,
+        has_experts=True,
     ),
 )
 

@@ -26,6 +26,8 @@ from .hf_config import HfConfig
 from .hf_files import HfFiles
 from .hf_names import Sorted, find_draft, sort_tensors
 from .hf_recipe import Recipe
+from .hf_settings import check_values, untranslated
+from .hf_shapes import Shapes, missing_tensors
 from .hf_tokenizer import import_tokenizer
 from .hf_translate import Translator, copy_of, rope_frequencies
 from .metadata_build import MetadataBuilder
@@ -100,6 +102,18 @@ class HfSource:
         """Every file that is read."""
         return (*self._set.files, *self._files.opened)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Files of the folder that hold tensors and were not read."""
+        ignored = self._set.ignored
+        listed = ", ".join(shorten(name)[1:-1] for name in ignored[:10])
+        return (f"not read: {listed}{' and others' if len(ignored) > 10 else ''}",) if ignored else ()
+
+    @property
+    def shards(self) -> tuple[SourceFile, ...]:
+        """The files with tensors."""
+        return tuple(self._set.shards)
+
     def get(self, key: str, default: Any = None) -> Any:
         """The decoded metadata value of a key; `default` if there is none."""
         value = self.metadata.get(key)
@@ -134,6 +148,7 @@ class HfSource:
             recipes = [copy_of(tensor) for _, tensor in parts.text]
             self.faults.append(f"the architecture {shorten(self._called())} is none that is translated")
         else:
+            check_values(architecture, self.config)
             translator = Translator(architecture, self.config, draft, len(parts.text))
             translator.translate(parts.text)
             recipes = self._translated(translator, architecture)
@@ -159,11 +174,33 @@ class HfSource:
             self.faults.append(
                 f"{len(translator.unknown)} tensors have no name in {architecture.name}, the first is {shorten(first)}"
             )
+        self._check(translator, architecture)
         strange = [recipe for recipe in translator.recipes if recipe.stored_type not in (*_FLOATS, GgmlType.F64)]
         if strange:
             kind = GgmlType.NAMES[strange[0].stored_type]
             self.faults.append(f"{len(strange)} tensors are {kind} or the like, whose values other tensors scale")
         return recipes
+
+    def _check(self, translator: Translator, architecture: Architecture) -> None:
+        """Tensors and configuration say the same; what they ask for that has no translation is a reason.
+
+        Raises:
+            FormatError: `hf.tensor` or `hf.config`: they do not.
+        """
+        Shapes(architecture, self.config).check(translator.recipes)
+        names = [recipe.name for recipe in translator.recipes]
+        draft = translator.draft.layer if translator.draft else None
+        missing = missing_tensors(architecture, self.config, names, draft)
+        if missing:
+            listed = f"{len(missing)} tensors that {architecture.name} needs are missing, the first is {missing[0]}"
+            # Packed weights come under other names: the model is whole, but not in a form that can be run.
+            if not translator.unknown:
+                raise FormatError(
+                    listed, code="hf.tensor", path=self._set.folder, field=missing[0],
+                    hint="are all files of the model there?",
+                )  # fmt: skip
+            self.faults.append(listed)
+        self.faults += untranslated(architecture, self.config, names)
 
     def _build_metadata(
         self, name: str | None, architecture: Architecture | None, recipes: list[Recipe], drafts: int

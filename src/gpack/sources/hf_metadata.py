@@ -217,10 +217,23 @@ def head_size(config: HfConfig) -> int:
     Raises:
         FormatError: `hf.config`.
     """
-    size = config.count("head_dim") or config.need("hidden_size") // config.need("num_attention_heads")
+    size = config.count("head_dim")
+    if size is None:
+        size = config.need("hidden_size") // config.need("num_attention_heads")
     if not 0 < size <= MAX_HEAD:
         raise config.fault("head_dim", f"a head of {size} elements is impossible")
     return size
+
+
+def key_value_heads(config: HfConfig) -> int:
+    """Number of heads of keys and values: where nothing is said, that of the queries.
+
+    Raises:
+        FormatError: `hf.config`.
+    """
+    if config.values.get("num_key_value_heads") is None:
+        return config.need("num_attention_heads")
+    return config.need("num_key_value_heads")
 
 
 def size_label(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> str:

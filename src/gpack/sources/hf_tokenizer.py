@@ -79,8 +79,8 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
     """
     made = TokenizerImport()
     if hf_files.TOKENIZER not in files:
-        if any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt")):
-            made.fault("", "the tokenizer is not in a tokenizer.json")
+        elsewhere = any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt"))
+        made.fault("", "the tokenizer is not in a tokenizer.json" if elsewhere else "there is no tokenizer.json")
         return made
     tokenizer = files.json(hf_files.TOKENIZER, code="hf.tokenizer")
     reader = _Reader(tokenizer, files.folder / hf_files.TOKENIZER, vocab_size)
@@ -246,11 +246,15 @@ class _Reader:
         merges = self.model.get("merges")
         if not isinstance(merges, list) or not merges:
             raise self.fault("model.merges", "a BPE has no merges")
+        vocabulary = {*self.model["vocab"], *(self.tokens[number] for number in self.added)}
         made = []
         for rank, entry in enumerate(merges):
             pair = entry.split(" ") if isinstance(entry, str) else entry
             if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
                 raise self.fault(f"model.merges[{rank}]", f"it is {shorten(entry)}, no pair of tokens")
+            unknown = next((part for part in (*pair, "".join(pair)) if part not in vocabulary), None)
+            if unknown is not None:
+                raise self.fault(f"model.merges[{rank}]", f"{shorten(unknown)} is no token of the vocabulary")
             # GGUF joins the pair with a space, so one inside is written as byte-level BPE writes it.
             left, right = (part.replace(" ", "Ġ") for part in pair)
             made.append((left, right))

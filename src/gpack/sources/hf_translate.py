@@ -18,6 +18,7 @@ from ..generated.constants import GgmlType
 from .hf_architectures import Architecture
 from .hf_config import HfConfig
 from .hf_experts import EXPERT, ExpertStacks, split_fused
+from .hf_metadata import key_value_heads
 from .hf_names import Draft
 from .hf_orders import ValueHeads, neighbouring_pairs
 from .hf_recipe import Order, Recipe, minus_exp, plus_one
@@ -97,6 +98,9 @@ class Translator:
         recipe = Recipe(
             name, tensor.ggml_type, tuple(reversed(tensor.shape)), (tensor.data,), tensor.ggml_type, (tensor,)
         )
+        # Packed values: their rows are not those of the matrix, and what scales them stays in the file's order.
+        if tensor.ggml_type not in _FLOATS:
+            return recipe
         if self.architecture.permutes_rope and (match := _ROTATED.fullmatch(name)):
             return self._permuted(recipe, tensor, match[1])
         if self.architecture.adds_one_to_norms and _NORM.fullmatch(name) and not name.endswith(_GATED_NORM):
@@ -108,7 +112,7 @@ class Translator:
     def _permuted(self, recipe: Recipe, tensor: StoredTensor, which: str) -> Recipe:
         heads = self.config.need("num_attention_heads")
         if which == "k":
-            heads = self.config.count("num_key_value_heads") or heads
+            heads = key_value_heads(self.config)
         rows = tensor.shape[0] if tensor.shape else 0
         if not rows or rows % (2 * heads):
             raise _fault(tensor, f"its {rows} rows are no multiple of twice the {heads} heads")
@@ -215,8 +219,6 @@ def _reordered(recipe: Recipe, order: Order, step: str) -> Recipe:
 
 
 def _computed(recipe: Recipe, value: Any, step: str) -> Recipe:
-    if recipe.stored_type not in _FLOATS:
-        return replace(recipe, steps=(*recipe.steps, f"not done: {step}"))
     return replace(recipe, value=value, steps=(*recipe.steps, step))
 
 

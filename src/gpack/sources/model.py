@@ -65,6 +65,10 @@ class ModelSource(Protocol):
     def extensions(self) -> Mapping[str, Any]:
         """What the manifest's `extensions` shall say."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know and a pack does not say, one sentence each, for the output and the report."""
+
     def get(self, key: str, default: Any = None) -> Any:
         """The decoded metadata value of a key."""
 

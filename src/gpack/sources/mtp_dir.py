@@ -12,7 +12,7 @@ from ..sections.homes import ARCHITECTURE, draft_start, is_count, layer_of
 from .composite import CompositeSource
 from .files import SourceFile
 from .pack_dir import DENSE, EXPERT_TABLE, EXPERTS, dense_tensor, expert_ranges
-from .pack_index import CODE, ExpertRow, IndexRow, Line, PlainRow, read_dense_table, read_experts
+from .pack_index import CODE, ExpertRow, IndexRow, Line, PlainRow, check_end, read_dense_table, read_experts
 
 TABLE, RUNTIME = "dense.txt", "rt"
 
@@ -96,11 +96,13 @@ def _add_gguf(source: CompositeSource, path: Path, first: int) -> None:
 
 def _add_directory(source: CompositeSource, folder: Path, first: int) -> None:
     dense = source.open(folder / DENSE)
-    for row in read_dense_table(source.open(folder / TABLE), dense.size):
+    rows = read_dense_table(source.open(folder / TABLE), dense.size)
+    for row in rows:
         layer = layer_of(row.name)
         numbered = layer is not None and layer >= first
         row.line.check("name", holds=numbered, message=f"{row.name!r} is not of layer {first} or later")
         _add_tensor(source, row, dense)
+    check_end(dense, rows)
     if (folder / EXPERTS).exists():
         _add_experts(source, folder, first)
 

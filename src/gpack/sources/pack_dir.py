@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from ..container.pieces import Computed, Copy, Range, Strided
+from ..container.strict_json import shorten
 from ..errors import FormatError, PathError
 from ..generated.constants import DenseKind, ExpertRole, GgmlType, SectionKind
-from ..sections.assets import is_file_name
 from ..sections.dense import CodePlanes, DenseColumns, is_native
 from ..sections.homes import Home, Shape, assign_homes, draft_start
 from .composite import CompositeSource
 from .files import SourceFile
 from .gguf import TensorInfo
-from .pack_index import CODE, ExpertRow, IndexRow, read_experts, read_index
+from .pack_index import CODE, ExpertRow, IndexRow, check_end, read_experts, read_index
+from .pack_tokenizer import read_assets
 
 INDEX, DENSE, EXPERTS, EXPERT_TABLE, TOKENIZER = (
     "index.txt", "dense.bin", "experts.bin", "native_experts.txt", "tokenizer"
 )  # fmt: skip
-MAX_ASSETS = 1 << 30  # bytes of all tokenizer files
 _ROLES = {ExpertRole.GATE: "gate", ExpertRole.UP: "up", ExpertRole.DOWN: "down"}
 
 
@@ -49,18 +49,21 @@ def add_pack_dir(source: CompositeSource, folder: Path, *, external_experts: boo
     )
     dense: SourceFile | None = source.open(folder / DENSE) if _exists(folder / DENSE) else None
     known = {tensor.name: tensor for tensor in source.base.tensors}
-    for row in read_index(index, dense.size if dense else 0):
+    rows = read_index(index, dense.size if dense else None)
+    for row in rows:
         tensor = known.get(row.name)
-        row.line.check("name", holds=tensor is not None, message=f"the GGUF has no tensor {row.name!r}")
+        row.line.check("name", holds=tensor is not None, message=f"the GGUF has no tensor {shorten(row.name)}")
         if tensor is not None:
             _add_row(source, row, tensor, homes[row.name], dense, folder)
+    if dense is not None:
+        check_end(dense, rows)
     if _exists(folder / EXPERT_TABLE):
         _add_experts(source, folder, known, external_experts=external_experts)
     elif _exists(folder / EXPERTS):
         raise FormatError(
             f"there is no {EXPERT_TABLE}, which tells the types in it", code=CODE, path=folder / EXPERTS
         )  # fmt: skip
-    source.assets |= read_assets(source, folder / TOKENIZER)
+    source.assets |= read_assets(source.open, folder / TOKENIZER)
 
 
 # ---------------------------------------------------------------- dense tensors
@@ -243,30 +246,6 @@ def _compare(source: CompositeSource, row: ExpertRow, tensors: Iterable[TensorIn
                 "shard", holds=holds, message=f"{row.shards[index]!r}, the GGUF has the {part} experts in {name!r}"
             )
     line.check("blob_bytes", holds=row.blob_bytes == total, message=f"{row.blob_bytes}, the slices take {total}")
-
-
-# ---------------------------------------------------------------- tokenizer files
-
-
-def read_assets(source: CompositeSource, folder: Path) -> dict[str, bytes]:
-    """The files of a tokenizer directory, by name; none where there is no such directory.
-
-    Raises:
-        PathError: A file cannot be read, or all together are too large to be tokenizer files.
-    """
-    found: dict[str, bytes] = {}
-    if not folder.is_dir():
-        return found
-    total = 0
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.is_dir() or not is_file_name(path.name):
-            continue
-        file = source.open(path)
-        total += file.size
-        if total > MAX_ASSETS:
-            raise PathError(f"the tokenizer files have over {MAX_ASSETS} bytes", code="io.read", path=folder)
-        found[path.name] = file.read_at(0, file.size)
-    return found
 
 
 def _exists(path: Path) -> bool:

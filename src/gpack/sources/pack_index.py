@@ -13,8 +13,10 @@ from itertools import pairwise
 from math import prod
 from pathlib import Path
 
+from ..container.strict_json import shorten
 from ..errors import FormatError, PathError
 from ..generated.constants import ARENA_ALIGNMENT, MAX_NUMBER, MAX_ROWS
+from ..sections.blob import align_up
 from .files import SourceFile
 
 CODE = "packdir.table"
@@ -66,7 +68,7 @@ class Line:
         """
         text = self.text(column)
         if not _INTEGER.fullmatch(text):
-            raise self.fault(column, f"{text!r} is no decimal integer")
+            raise self.fault(column, f"{shorten(text)} is no decimal integer")
         value = int(text)
         if abs(value) > MAX_NUMBER or (value < 0 and column not in _SIGNED):
             raise self.fault(column, f"{value} is out of range")
@@ -150,11 +152,11 @@ class ExpertRow:
     shards: tuple[str, str, str] | None
 
 
-def read_index(file: SourceFile, data_size: int) -> list[IndexRow]:
+def read_index(file: SourceFile, data_size: int | None) -> list[IndexRow]:
     """The rows of `index.txt`.
 
     Args:
-        data_size: Bytes of `dense.bin`.
+        data_size: Bytes of `dense.bin`; None where there is none.
 
     Raises:
         FormatError: `packdir.table`, with line and column.
@@ -171,7 +173,7 @@ def read_index(file: SourceFile, data_size: int) -> list[IndexRow]:
         if rows and len(line.cells) != len(rows[0].line.cells):
             raise line.fault("name", f"the line has {len(line.cells)} columns, the first {len(rows[0].line.cells)}")
         rows.append(_index_row(line))
-    _check_names(rows)
+    _check_rows(file, rows)
     _check_places(rows, "src_off", "src_bytes", data_size)
     _check_places(rows, "dst_off", "dst_bytes", None)
     if summary is not None:
@@ -240,12 +242,12 @@ def read_dense_table(file: SourceFile, data_size: int) -> list[IndexRow] | list[
             raise line.fault("name", f"the line has {len(line.cells)} columns, not at least {len(_PLAIN_COLUMNS)}")
         extents = re.split(r"[x,]", ",".join(line.cells[3:]).strip("[]()"))
         if not 1 <= len(extents) <= 4 or not all(re.fullmatch(r"[1-9][0-9]{0,15}", extent) for extent in extents):
-            raise line.fault("shape", f"{' '.join(line.cells[3:])!r} is no shape")
+            raise line.fault("shape", f"{shorten(' '.join(line.cells[3:]))} is no shape")
         dims = tuple(map(int, extents))
         if prod(dims) > MAX_NUMBER:
             raise line.fault("shape", "the shape is out of range")
         rows.append(PlainRow(line, line.text("name"), line.integer("offset"), line.integer("bytes"), dims))
-    _check_names(rows)
+    _check_rows(file, rows)
     _check_places(rows, "src_off", "src_bytes", data_size, columns=("offset", "bytes"))
     return rows
 
@@ -299,11 +301,14 @@ def _lines(file: SourceFile, names: tuple[str, ...]) -> Iterator[Line]:
             yield Line(file.path, number, (text,) if text.startswith("#") else tuple(text.split()), names)
 
 
-def _check_names(rows: Sequence[IndexRow] | Sequence[PlainRow]) -> None:
+def _check_rows(file: SourceFile, rows: Sequence[IndexRow] | Sequence[PlainRow]) -> None:
+    """There are tensors, each once."""
+    if not rows:
+        raise FormatError("the table has no tensor", code=CODE, path=file.path, hint="was it cut off?")
     seen: dict[str, int] = {}
     for row in rows:
         if row.name in seen:
-            raise row.line.fault("name", f"{row.name!r} stands in line {seen[row.name]} too")
+            raise row.line.fault("name", f"{shorten(row.name)} stands in line {seen[row.name]} too")
         seen[row.name] = row.line.number
 
 
@@ -327,8 +332,24 @@ def _check_places(
     for (start, count, before), (following, _, row) in pairwise(ranges):
         if start + count > following:
             raise row.line.fault(
-                column, f"it begins at {following}, inside {before.name!r} of line {before.line.number}"
+                column, f"it begins at {following}, inside {shorten(before.name)} of line {before.line.number}"
             )
+
+
+def check_end(file: SourceFile, rows: Sequence[IndexRow] | Sequence[PlainRow]) -> None:
+    """Nothing but zeros to the next multiple of 256 follows the last tensor of `dense.bin`.
+
+    Raises:
+        FormatError: `packdir.table`: bytes belong to no tensor.
+    """
+    end = max((row.src_off + row.src_bytes for row in rows), default=0)
+    left = file.size - end
+    if left < ARENA_ALIGNMENT and not any(file.read_at(end, left)):
+        return
+    raise FormatError(
+        f"the last {left} bytes of the file belong to no tensor", code=CODE, path=file.path, offset=end,
+        hint="the table is of another file, or was cut off",
+    )  # fmt: skip
 
 
 def _check_summary(line: Line, rows: Sequence[IndexRow]) -> None:
@@ -336,9 +357,10 @@ def _check_summary(line: Line, rows: Sequence[IndexRow]) -> None:
     match = _SUMMARY.fullmatch(line.cells[0])
     alignment, pool, count = map(int, match.groups()) if match else (0, 0, 0)
     end = max((row.dst_off + row.dst_bytes for row in rows), default=0)
+    padded = align_up(end, ARENA_ALIGNMENT)
     for holds, message in (
         (alignment == ARENA_ALIGNMENT, f"the alignment is {alignment}, not {ARENA_ALIGNMENT}"),
-        (pool >= end, f"the pool has {pool} bytes, the last tensor ends at {end}"),
+        (pool in (end, padded), f"the pool has {pool} bytes, the last tensor ends at {end}, the arena at {padded}"),
         (count == len(rows), f"it says {count} tensors, the table has {len(rows)}"),
     ):
         if not holds:

@@ -7,7 +7,7 @@ own description; entries may stand in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from ..container.pieces import Copy
 from ..container.strict_json import parse_object, shorten
 from ..errors import BoundsError, FormatError, UnsupportedError
-from ..generated.constants import MAX_RANK, GgmlType
+from ..generated.constants import FOREIGN_TYPES, MAX_RANK, GgmlType
 from ..generated.safetensors.constants import SAFETENSORS_MAX_HEADER
 from ..generated.safetensors.structs import SafetensorsHead
 from .files import SourceFile
@@ -25,8 +25,10 @@ MAX_DEPTH = 8
 MAX_NAME_BYTES = 65535
 METADATA = "__metadata__"
 
-# The format's names of types are the schema's.
-_NUMBERS = {name: number for number, name in GgmlType.NAMES.items() if GgmlType.BLOCK[number] == 1}
+# The format's names of types are the schema's; ggml's blocks have none here.
+_NUMBERS = {
+    name: number for number, name in GgmlType.NAMES.items() if GgmlType.BLOCK[number] == 1 or number >= FOREIGN_TYPES
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,12 @@ def read_header(file: SourceFile) -> list[StoredTensor]:
     return tensors
 
 
+def header_size(file: SourceFile) -> int:
+    """Bytes before the tensors of a file whose header was read before."""
+    head = SafetensorsHead.decode(file.read_at(0, SafetensorsHead.SIZE))
+    return SafetensorsHead.SIZE + head.header_length
+
+
 def _parse(file: SourceFile, data: bytes) -> dict[str, Any]:
     try:
         entries = parse_object(data, max_bytes=SAFETENSORS_MAX_HEADER, max_depth=MAX_DEPTH, plain=True)
@@ -118,8 +126,11 @@ def _tensor(file: SourceFile, name: str, entry: Any, start: int) -> StoredTensor
             code="safetensors.dtype", path=file.path, section="header", field=name,
         )  # fmt: skip
     shape = entry["shape"]
-    if not isinstance(shape, list) or not all(_is_size(extent) for extent in shape):
+    if not isinstance(shape, list):
         fault("safetensors.shape", f"the shape is {shorten(shape)}, no list of sizes")
+    odd = next((axis for axis, extent in enumerate(shape) if not _is_size(extent)), None)
+    if odd is not None:
+        fault("safetensors.shape", f"axis {odd} of the shape is {shorten(shape[odd])}, no size")
     if len(shape) > MAX_RANK:
         fault("safetensors.shape", f"the tensor has {len(shape)} axes, and may have {MAX_RANK}")
     offsets = entry["data_offsets"]
@@ -134,10 +145,36 @@ def _tensor(file: SourceFile, name: str, entry: Any, start: int) -> StoredTensor
             code="safetensors.bounds", path=file.path, section="header", field=name,
             hint="the file is damaged or its download was cut off",
         )  # fmt: skip
-    size = prod(shape) * GgmlType.BYTES[ggml_type]
-    if size != end - begin:
-        fault("safetensors.size", f"{entry['dtype']} {shape} takes {size} bytes, data_offsets span {end - begin}")
+    size = _check_size(file, name, ggml_type, shape, end - begin)
     return StoredTensor(name, ggml_type, tuple(shape), file, start + begin, size)
+
+
+def _check_size(file: SourceFile, name: str, ggml_type: int, shape: list[int], span: int) -> int:
+    """Bytes of a tensor, which are those that its offsets span.
+
+    Raises:
+        FormatError: `safetensors.size`: they are not.
+        UnsupportedError: `safetensors.dtype`: values of less than a byte whose rows do not end with a byte.
+    """
+    block, kind = GgmlType.BLOCK[ggml_type], GgmlType.NAMES[ggml_type]
+    size, rest = divmod(prod(shape) * GgmlType.BYTES[ggml_type], block)
+    if rest or size != span:
+        took = f"{size} bytes and a part of one" if rest else f"{size} bytes"
+        raise FormatError(
+            f"{kind} {_shorten_shape(shape)} takes {took}, data_offsets span {span}",
+            code="safetensors.size", path=file.path, section="header", field=name,
+        )  # fmt: skip
+    if size and shape and shape[-1] % block:
+        raise UnsupportedError(
+            f"a row of {shape[-1]} values of {kind} does not end with a byte, and a pack holds whole rows",
+            code="safetensors.dtype", path=file.path, section="header", field=name,
+        )  # fmt: skip
+    return size
+
+
+def _shorten_shape(shape: Sequence[int]) -> str:
+    """A shape for a message: extents of a hostile file may have thousands of digits."""
+    return f"[{', '.join(map(shorten, shape))}]"
 
 
 def check_name(name: str, file: SourceFile) -> None:

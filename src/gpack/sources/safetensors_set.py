@@ -7,7 +7,7 @@ folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ class SafetensorsSet:
     Attributes:
         folder: Where they are.
         files: The index, if there is one, and the shards by name.
+        shards: The shards.
         tensors: The tensors of all shards, shard by shard, each in its header's order.
+        ignored: Of a folder, files with tensors that are none of the model's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,6 +48,8 @@ class SafetensorsSet:
         try:
             self.folder, names, self._map = self._resolve(path)
             shards = self._open_shards(names)
+            self.shards = [file for _, file in shards]
+            self.ignored = self._ignored(path, names) if path.is_dir() else []
             self.tensors = _collect(shards, self._map, self.files)
         except BaseException:
             self.close()
@@ -55,6 +59,12 @@ class SafetensorsSet:
         """Closes the files; a second call does nothing."""
         for file in self.files:
             file.close()
+
+    def _ignored(self, folder: Path, names: Sequence[str]) -> list[str]:
+        """Names of the folder's other files with tensors, and of an index that is not used."""
+        used = {*names, *(file.path.name for file in self.files)}
+        found = (entry.name for entry in folder.iterdir() if entry.name.endswith((SUFFIX, INDEX_SUFFIX)))
+        return sorted(name for name in found if name not in used)
 
     def _resolve(self, path: Path) -> tuple[Path, list[str], dict[str, str] | None]:
         """The folder, the names of the shards, and the index's map of tensors to shards."""

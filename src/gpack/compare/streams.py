@@ -1,0 +1,119 @@
+"""Bytes of two files compared a few at a time: how many differ, where the first does, how far values are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..container.structure import read_at
+from ..generated.constants import GgmlType
+from ..pack import Place
+from ..quants import dequantize
+
+CHUNK = 4 << 20  # bytes of each file at a time; a multiple of every scalar type's size
+FLOATS = (
+    GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64, GgmlType.F8_E4M3, GgmlType.F8_E5M2
+)  # fmt: skip
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass
+class Apart:
+    """How two runs of bytes differ.
+
+    Attributes:
+        length: Bytes that were compared.
+        count: How many differ.
+        first: Offset of the first that does, from the start of the run; None where none does.
+        farthest: Largest difference of two values, of floats; None where they were not compared, or none is a number.
+        not_numbers: Values of which one is no finite number and the other is, or is another.
+    """
+
+    length: int = 0
+    count: int = 0
+    first: int | None = None
+    farthest: float | None = None
+    not_numbers: int = 0
+
+    def add(self, left: Bytes, right: Bytes, ggml_type: int | None) -> None:
+        """Takes the next bytes of both."""
+        unequal = left != right
+        found = int(np.count_nonzero(unequal))
+        if found:
+            if self.first is None:
+                self.first = self.length + int(unequal.argmax())
+            self.count += found
+            if ggml_type in FLOATS:
+                self._add_values(left, right, ggml_type)
+        self.length += len(left)
+
+    def _add_values(self, left: Bytes, right: Bytes, ggml_type: int) -> None:
+        one, other = dequantize(left, ggml_type), dequantize(right, ggml_type)
+        both = np.isfinite(one) & np.isfinite(other)
+        strange = ~both & (one != other) & ~(np.isnan(one) & np.isnan(other))
+        self.not_numbers += int(np.count_nonzero(strange))
+        if both.any():
+            apart = float(np.abs(one[both].astype(np.float64) - other[both]).max())
+            self.farthest = max(self.farthest or 0.0, apart)
+
+    def detail(self) -> dict[str, Any]:
+        """The numbers, JSON-ready."""
+        told: dict[str, Any] = {"bytes": self.length, "differing_bytes": self.count, "first_offset": self.first}
+        if self.farthest is not None:
+            told["max_abs_difference"] = self.farthest
+        return told | ({"not_finite": self.not_numbers} if self.not_numbers else {})
+
+
+def compare_ranges(
+    left: tuple[int, int, object], right: tuple[int, int, object], length: int, ggml_type: int | None = None
+) -> Apart:
+    """Compares two ranges of files: (descriptor, offset, path).
+
+    Raises:
+        PathError: A read failed.
+    """
+    apart = Apart()
+    for at in range(0, length, CHUNK):
+        count = min(CHUNK, length - at)
+        apart.add(_read(*left, at, count), _read(*right, at, count), ggml_type)
+    return apart
+
+
+def compare_places(left: Place, right: Place, ggml_type: int) -> Apart:
+    """Compares the bytes of two tensors of one type and shape, wherever they lie.
+
+    Raises:
+        PathError: A read failed.
+    """
+    apart = Apart()
+    for (one, at), (other, place), count in _steps(left, right):
+        apart.add(
+            _read(one.descriptor, at, one.path, 0, count),
+            _read(other.descriptor, place, other.path, 0, count),
+            ggml_type,
+        )
+    return apart
+
+
+def _steps(left: Place, right: Place) -> Iterator[tuple[tuple[Place, int], tuple[Place, int], int]]:
+    """The ranges of both files that hold the same part of a tensor: a run at most."""
+    total = min(left.runs * left.length, right.runs * right.length)
+    at = 0
+    while at < total:
+        spans = []
+        places = []
+        for place in (left, right):
+            run, inside = divmod(at, place.length)
+            spans.append(place.length - inside)
+            places.append((place, place.offset + run * place.stride + inside))
+        count = min(CHUNK, *spans)
+        yield places[0], places[1], count
+        at += count
+
+
+def _read(descriptor: int, offset: int, path: object, at: int, count: int) -> Bytes:
+    return np.frombuffer(read_at(descriptor, offset + at, count, path), np.uint8)
