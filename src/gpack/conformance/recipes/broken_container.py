@@ -1,0 +1,394 @@
+"""Broken headers, directories, footers and manifests."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from ...generated import structs as s
+from ...generated.constants import SECTION_NAMES
+from ..parts import MANIFEST, Parts
+from .bases import everything, external, plain, small, vocabulary
+from .case import case, steps
+
+PRIVATE = 0x80000001
+
+
+def header(name: str, value: int, **others: int) -> Callable[[Parts], None]:
+    """Sets header fields behind the manifest's back."""
+
+    def change(pack: Parts) -> None:
+        pack.header |= {name: value, **others}
+        _mark(pack, "header", name)
+
+    return change
+
+
+def bound_header(name: str, value: int, **others: int) -> Callable[[Parts], None]:
+    """Sets header fields; the manifest says the same."""
+
+    def change(pack: Parts) -> None:
+        pack.bound_header |= {name: value, **others}
+        _mark(pack, "header", name)
+
+    return change
+
+
+def footer(name: str, value: Any) -> Callable[[Parts], None]:
+    """Sets a field of the footer."""
+
+    def change(pack: Parts) -> None:
+        pack.footer[name] = value
+        _mark(pack, "footer", name)
+
+    return change
+
+
+def _mark(pack: Parts, place: str, name: str, index: int = 0) -> None:
+    record: Any = {"header": s.GPackHeaderV1, "footer": s.GPackFooterV1, "directory": s.GPackSectionEntryV1}[place]
+    start = record.OFFSETS[name]
+    pack.mark(place, index * record.SIZE + start, 1)
+
+
+def entry(kind: int, name: str, value: Any, *, late: bool = False) -> Callable[[Parts], None]:
+    """Sets a field of a directory entry; the manifest says the same unless `late`."""
+
+    def change(pack: Parts) -> None:
+        section = pack.section(kind)
+        (section.late if late else section.bound)[name] = value
+        _mark(pack, "directory", name, pack.sections.index(section))
+
+    return change
+
+
+def private(
+    data: bytes = b"private", *, kind: int = PRIVATE, name: str = "private", **place: int
+) -> Callable[[Parts], None]:
+    """Adds a section of a private kind, which no reader minds."""
+
+    def change(pack: Parts) -> None:
+        section = pack.add(kind, data, 0, name=name, alignment=place.get("alignment"))
+        section.gap, section.at = place.get("gap", 0), place.get("at")
+
+    return change
+
+
+def manifest(edit: Callable[[dict[str, Any]], object]) -> Callable[[Parts], None]:
+    """Edits the manifest; it stays canonical and sealed."""
+    return lambda pack: pack.manifest_edits.append(lambda said: _ignore(edit(said)))
+
+
+def raw(transform: Callable[[bytes], bytes]) -> Callable[[Parts], None]:
+    """Rewrites the manifest's bytes; they stay sealed."""
+
+    def change(pack: Parts) -> None:
+        pack.manifest_bytes = transform
+        pack.mark(MANIFEST, 0, 1 << 20)
+
+    return change
+
+
+def final(edit: Callable[[bytearray], object]) -> Callable[[Parts], None]:
+    """Edits the sealed file."""
+    return lambda pack: pack.final.append(lambda data: _ignore(edit(data)))
+
+
+def _ignore(_: object) -> None:
+    """Edits are called for what they do, not for what they return."""
+
+
+def flip(kind: int | str, at: int) -> Callable[[Parts], None]:
+    """Changes one byte of a section, header, directory or footer of the sealed file."""
+
+    def change(pack: Parts) -> None:
+        pack.mark(kind, at, 1)
+
+        def edit(data: bytearray) -> None:
+            data[pack.places[kind] + at] ^= 0x55
+
+        pack.final.append(edit)
+
+    return change
+
+
+def toggled(bit: int) -> Callable[[Parts], None]:
+    """Flips one flag of the header, and of the manifest."""
+    return lambda pack: bound_header("flags", pack.flags() ^ 1 << bit)(pack)
+
+
+def one_more_item(kind: int) -> Callable[[Parts], None]:
+    """Says that a section holds one item more than it does."""
+    return lambda pack: entry(kind, "item_count", pack.section(kind).entry.item_count + 1)(pack)
+
+
+def instead(data: bytes) -> Callable[[bytes], bytes]:
+    """Other bytes in place of the manifest's."""
+    return lambda _: data
+
+
+def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """Replaces the first occurrence."""
+    return lambda data: data.replace(old, new, 1)
+
+
+def without(part: str) -> Callable[[dict[str, Any]], object]:
+    """Drops a key of the manifest."""
+    return lambda said: said.pop(part)
+
+
+def _unsorted(data: bytes) -> bytes:
+    return json.dumps(dict(reversed(json.loads(data).items())), separators=(",", ":")).encode()
+
+
+# ---------------------------------------------------------------- header
+
+case("header.magic", "header", "magic", header("magic", 0x4B435048))
+case(
+    "header.min_reader_version", "header", "min_reader_version", bound_header("min_reader_version", 2, format_version=2)
+)
+case("header.format_version", "header", "format_version", header("format_version", 0, min_reader_version=0))
+case("header.format_version", "header", "format_version", header("format_version", 1, min_reader_version=0))
+case("header.endian", "header", "flags", lambda p: bound_header("flags", p.flags() & ~1)(p))
+case("header.complete", "header", "", final(lambda data: data.__delitem__(slice(127, None))), placed=False)
+case("header.complete", "header", "", final(lambda data: data.clear()), placed=False)
+case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(bytes(64))), placed=False)
+case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(b"x")), placed=False)
+case("header.total_file_size", "header", "total_file_size", final(lambda data: data.pop()), placed=False)
+case("header.section_count", "header", "section_count", lambda p: p.remove(1), base=plain, placed=False)
+case("header.section_count", "header", "section_count",
+     steps(*(private(b"", kind=PRIVATE + i, name=f"p{i}") for i in range(4094))),
+     base=plain, placed=False, published=False)  # fmt: skip
+case(
+    "header.section_table_offset", "header", "section_table_offset", lambda p: setattr(p, "table_gap", 32), placed=False
+)
+case("header.section_table_bounds", "header", "section_table_offset",
+     steps(header("section_table_offset", 1 << 30), footer("section_table_offset", 1 << 30)))  # fmt: skip
+case("header.manifest_bounds", "header", "manifest_offset", header("manifest_size", 1 << 30), placed=False)
+
+
+def _footer_late(data: bytearray) -> None:
+    data[-64:-64] = bytes(64)
+    data[40:48] = len(data).to_bytes(8, "little")
+
+
+case("header.layout", "header", "total_file_size", final(_footer_late), placed=False)
+
+
+def _other_manifest(pack: Parts) -> None:
+    pack.seal()
+    first = pack.section(0)
+    place = {"manifest_offset": first.entry.offset}
+    header("manifest_offset", first.entry.offset, manifest_size=first.entry.size)(pack)
+    pack.footer |= place | {"manifest_sha256": sha256(first.data).digest()}
+
+
+case("header.manifest", "header", "manifest_offset", _other_manifest)
+for bit in (1, 2, 3, 4, 5, 6, 7):
+    case("header.flags_match", "header", "flags", toggled(bit))
+    case(
+        "header.flags_match",
+        "header",
+        "flags",
+        toggled(bit),
+        base=plain,
+    )
+case("header.flags_match", "header", "flags", bound_header("flags", 1), base=external)
+
+# ---------------------------------------------------------------- footer
+
+case("footer.magic", "footer", "footer_magic", footer("footer_magic", 0x4B435047))
+case("footer.manifest_offset", "footer", "manifest_offset", footer("manifest_offset", 64))
+case("footer.section_table_offset", "footer", "section_table_offset", footer("section_table_offset", 64))
+case("footer.total_payload_bytes", "footer", "total_payload_bytes", footer("total_payload_bytes", 1))
+
+# ---------------------------------------------------------------- directory
+
+case(
+    "section.bounds",
+    "directory",
+    "sections[2].offset",
+    steps(private(), entry(PRIVATE, "size", 1 << 40)),
+    base=plain,
+    placed=False,
+)
+
+
+def _beyond(pack: Parts) -> None:
+    section = pack.add(PRIVATE, b"", 0, name="private")
+    section.bound["offset"] = 1 << 40
+
+
+case("section.bounds", "directory", "sections[2].offset", _beyond, base=plain, placed=False)
+case("section.alignment", "directory", "sections[2].alignment", private(alignment=128), base=plain, placed=False)
+case(
+    "section.alignment",
+    "directory",
+    "sections[2].alignment",
+    steps(private(alignment=128), manifest(lambda m: m["sections"][2].update(alignment=64))),
+    base=plain,
+    placed=False,
+)
+case("section.offset_alignment", "directory", "sections[2].offset", private(gap=32), base=plain, placed=False)
+case(
+    "section.after_header",
+    "directory",
+    "sections[2].offset",
+    steps(private(b""), entry(PRIVATE, "offset", 0)),
+    base=plain,
+)
+for text in (b"", b"a" * 24, b"caf\xc3\xa9", b"private\0x", b"a\tb", b"\x7f"):
+    case("section.name_encoding", "directory", "sections[2].name",
+         steps(private(), entry(PRIVATE, "name", text.ljust(24, b"\0"), late=text[:7] != b"private")),
+         base=plain)  # fmt: skip
+case("section.name", "directory", "sections[12].name", entry(12, "name", b"TokenizerFiles".ljust(24, b"\0")))
+case("section.kind_alignment", "directory", "sections[12].alignment",
+     lambda p: setattr(p.section(12).entry, "alignment", 4096), placed=False)  # fmt: skip
+case("section.duplicate", "directory", "sections[3].kind", steps(private(), private()), base=plain, placed=False)
+case("section.mandatory", "directory", "sections", lambda p: p.remove(1), base=vocabulary, placed=False)
+case("section.mandatory", "directory", "sections", steps(private(), lambda p: p.remove(0)), base=plain, placed=False)
+case(
+    "section.mandatory",
+    "directory",
+    "sections",
+    steps(private(), lambda p: p.remove(MANIFEST)),
+    base=plain,
+    placed=False,
+)
+case("section.pair", "directory", "sections[2].kind", lambda p: p.add(3, b"", 0), base=vocabulary, placed=False)
+case("section.pair", "directory", "sections[2].kind", lambda p: p.add(5, b"", 0), base=vocabulary, placed=False)
+case("section.pair", "directory", "sections[2].kind", lambda p: p.add(10, b"", 0), base=vocabulary, placed=False)
+
+
+def _swap(pack: Parts) -> None:
+    private()(pack)
+    private(kind=PRIVATE + 1)(pack)
+    pack.sections[2:4] = pack.sections[3:1:-1]
+
+
+case("section.order", "directory", "sections[3].kind", _swap, base=plain, placed=False)
+case(
+    "section.order",
+    "directory",
+    "sections[1].kind",
+    lambda p: p.sections.sort(key=lambda x: (x.entry.kind == MANIFEST, -x.entry.kind)),
+    base=vocabulary,
+    placed=False,
+)
+
+
+def _overlap(pack: Parts) -> None:
+    pack.seal()
+    first = pack.section(0)
+    private(bytes(first.data), at=first.entry.offset)(pack)
+
+
+case("section.overlap", "directory", "sections[2].offset", _overlap, base=plain, placed=False)
+case("section.gap", "directory", "sections[2].offset", private(gap=64), base=plain, placed=False)
+case("section.gap", "header", "section_table_offset", lambda p: setattr(p, "table_gap", 64), placed=False)
+case("section.gap_zero", "gap", "padding", flip(3, -1))
+case("section.gap_zero", "gap", "padding", flip("directory", -1), base=small)
+case("section.gap_zero", "gap", "padding", flip("footer", -1))
+for index, kind in enumerate(range(15)):
+    case("section.item_count", "directory", f"sections[{index}].item_count",
+         one_more_item(kind))  # fmt: skip
+# Bytes that mean nothing to any other rule: tensor data, and the source's version.
+for kind, at in {0: 40, 3: 0, 5: 0, 6: 100, 7: 100, 8: 100, 10: 0, 13: 4096 + 64}.items():
+    case("section.sha256", SECTION_NAMES[kind], "sha256", flip(kind, at), placed=False)
+
+# ---------------------------------------------------------------- manifest
+
+case("manifest.sha256", "ManifestJson", "sha256", footer("manifest_sha256", bytes(32)), placed=False)
+for text in (
+    b"", b"[]", b"null", b"{", b'{"a":1,}', b"\xff", b"\xef\xbb\xbf{}", b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":1}x',
+    b'{"a":1,"a":1}', b'{"b":{"a":1,"a":1}}', b'{"a":' + b"[" * 17 + b"]" * 17 + b"}", b'{"a":' + b"[" * 99_999,
+    b'{"a":' + b"9" * 5000 + b"}", b'{"a":"\n"}', b"{'a':1}", b'{"a":01}',
+):  # fmt: skip
+    case("manifest.json", "ManifestJson", "$", raw(instead(text)), published=len(text) < 10_000)
+for old, new in (
+    (b",", b", "), (b'"flags":', b'"flags": '), (b'"schema"', b'"\\u0073chema"'), (b"\n", b""),
+    (b"{", b'{"extensions":{"n":9007199254740992},'), (b"{", b'{"extensions":{"n":1e2},'),
+    (b"{", b'{"extensions":{"n":"\\ud800"},'), (b"{", b'{"extensions":{"a/b":"\\/"},'),
+    (b"{", b'{"extensions":{"n":"\\u000A"},'), (b"{", b'{"extensions":{"\xc3\xa9":1},'),
+    (b"{", b'{"extensions":{"n":-0},'), (b"{", b' {'),
+):  # fmt: skip
+    if new:
+        case("manifest.canonical", "ManifestJson", "$", raw(replaced(old, new)))
+case("manifest.canonical", "ManifestJson", "$", raw(lambda data: data + b"\n"))
+case("manifest.canonical", "ManifestJson", "$", raw(_unsorted))
+for field, edit in {
+    "producer": lambda m: m.update(producer=""),
+    "model": lambda m: m.pop("model"),
+    "model.name": lambda m: m["model"].update(name=7),
+    "model.parameter_count": lambda m: m["model"].update(parameter_count=True),
+    "model.bytes_by_type.F32": lambda m: m["model"]["bytes_by_type"].update(F32="12"),
+    "tokenizer.vocab_size": lambda m: m["tokenizer"].pop("vocab_size"),
+    "experts.mode": lambda m: m["experts"].update(mode="both"),
+    "schema": lambda m: m.update(schema="guild.gpack.v2"),
+    "extensions": lambda m: m.update(extensions=[]),
+}.items():
+    case("manifest.schema", "ManifestJson", f"$.{field}", manifest(edit), placed=False)
+for field, edit in {
+    "flags": lambda m: m.update(flags=1),
+    "format_version": lambda m: m.update(format_version=3),
+    "min_reader_version": lambda m: m.update(min_reader_version=3),
+    "sections": lambda m: m["sections"].pop(),
+    "sections[2].sha256": lambda m: m["sections"][2].update(sha256="0" * 64),
+    "sections[3].kind": lambda m: m["sections"][3].update(kind=99),
+    "sections[4].name": lambda m: m["sections"][4].update(name="x"),
+    "sections[5].size": lambda m: m["sections"][5].update(size=0),
+    "sections[6].offset": lambda m: m["sections"][6].update(offset=0),
+    "sections[7].flags": lambda m: m["sections"][7].update(flags=1),
+    "sections[8].alignment": lambda m: m["sections"][8].update(alignment=64),
+    "sections[9].item_count": lambda m: m["sections"][9].update(item_count=0),
+}.items():
+    case("manifest.binding", "ManifestJson", f"$.{field}", manifest(edit), placed=False)
+
+
+def _add_to(part: str, name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def edit(said: dict[str, Any]) -> None:
+        before = copy.copy(said[part].get(name))
+        said[part][name] = before + value if type(value) is int and before is not None else value
+        assert said[part][name] != before
+
+    return edit
+
+
+for part, name, value in (
+    ("model", "parameter_count", 1), ("model", "tensor_count", 1), ("model", "layer_count", 1),
+    ("model", "context_length", 1), ("model", "architecture", "other"), ("model", "tied_embeddings", True),
+    ("model", "bytes_by_type", {"F32": 1}), ("tokenizer", "vocab_size", 1), ("tokenizer", "merge_count", 1),
+    ("tokenizer", "eos_token_id", 1), ("tokenizer", "has_chat_template", False), ("tokenizer", "model", "llama"),
+    ("tokenizer", "pre", "gpt-4o"), ("experts", "mode", "external"), ("experts", "layer_count", 1),
+    ("experts", "blob_count", 1), ("experts", "bytes", 1), ("experts", "shards", [{
+        "name": "x", "size": 1, "header_sha256": "0" * 64}]), ("mtp", "tensor_count", 1), ("mtp", "bytes", 1),
+):  # fmt: skip
+    case("manifest.summary", "ManifestJson", f"$.{part}.{name}", manifest(_add_to(part, name, value)), placed=False)
+for part in ("tokenizer", "experts", "mtp"):
+    case("manifest.summary", "ManifestJson", f"$.{part}", manifest(without(part)), placed=False)
+
+    def _add_part(said: dict[str, Any], part: str = part) -> None:
+        said[part] = json.loads(Parts.parse(everything()).section(MANIFEST).data)[part]
+
+    case("manifest.summary", "ManifestJson", f"$.{part}", manifest(_add_part), base=plain, placed=False)
+for name, value in (("layer_count", 1), ("context_length", 1)):
+    case(
+        "manifest.summary",
+        "ManifestJson",
+        f"$.model.{name}",
+        manifest(_add_to("model", name, value)),
+        base=plain,
+        placed=False,
+    )
+case(
+    "manifest.summary",
+    "ManifestJson",
+    "$.tokenizer.pre",
+    manifest(_add_to("tokenizer", "pre", "gpt2")),
+    base=small,
+    placed=False,
+)
+case("manifest.summary", "ManifestJson", "$.experts.shards",
+     manifest(lambda m: m["experts"]["shards"][1].update(sha256="0" * 64)), base=external, placed=False)  # fmt: skip
