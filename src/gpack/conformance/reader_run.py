@@ -56,7 +56,7 @@ class Vector(Protocol):
         """`accept` or `reject`."""
 
     @property
-    def reject_class(self) -> str | None:
+    def cls(self) -> str | None:
         """The class of the rejection; None where the file is valid."""
 
     def write(self, folder: Path) -> Path:
@@ -213,7 +213,7 @@ class _Judge:
 
     def blank(self, vector: Vector) -> Result:
         """A result that says nothing yet."""
-        expect = "accept" if vector.expect == "accept" else f"reject ({vector.reject_class})"
+        expect = "accept" if vector.expect == "accept" else f"reject ({vector.cls})"
         return Result(vector.id, vector.level, vector.required, expect, "pass")
 
     def judge(self, vector: Vector, path: Path, answer: Answer, result: Result) -> None:
@@ -229,13 +229,13 @@ class _Judge:
             result.outcome, result.message = "accepted", "it accepted the file"
         elif vector.expect == "accept":
             result.outcome, result.message = "rejected", f"{answer.reject_class}: {answer.message}"
-        elif answer.reject_class != vector.reject_class:
+        elif answer.reject_class != vector.cls:
             self._other_class(vector, answer, result)
 
     def _other_class(self, vector: Vector, answer: Answer, result: Result) -> None:
         """Damage and age must not be mixed up; how deep a damage lies is a matter of where a reader looks first."""
-        said = f"the class is {vector.reject_class}, it said {answer.reject_class}: {answer.message}"
-        if self._options.strict_class or "unsupported" in (answer.reject_class, vector.reject_class):
+        said = f"the class is {vector.cls}, it said {answer.reject_class}: {answer.message}"
+        if self._options.strict_class or "unsupported" in (answer.reject_class, vector.cls):
             result.outcome, result.message = "class", said
         else:
             result.notes.append(said)
