@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpack.conformance.recipes.material import EVERY_KIND as EVERY_KIND
-from gpack.conformance.recipes.material import TINY_CHAT_TEMPLATE as TINY_CHAT_TEMPLATE
-from gpack.conformance.recipes.material import TINY_MERGES as TINY_MERGES
-from gpack.conformance.recipes.material import TINY_SPECIALS as TINY_SPECIALS
-from gpack.conformance.recipes.material import TINY_TOKENS as TINY_TOKENS
-from gpack.conformance.recipes.material import byte_alphabet as byte_alphabet
-from gpack.conformance.recipes.material import tiny_tokenizer as tiny_tokenizer
+from gpack.conformance.recipes import material
 
 # A metadata entry is (key, kind, value). Kinds are "u8" ... "f64", "bool", "str", and "[kind]" for arrays.
 Entry = tuple[str, str, Any]
@@ -42,6 +36,10 @@ KINDS = {
 }
 ARRAY = 9
 F32, F16, Q4_0 = 0, 1, 2
+# The vectors of the conformance kit are made of the same.
+EVERY_KIND, TINY_TOKENS, TINY_SPECIALS = material.EVERY_KIND, material.TINY_TOKENS, material.TINY_SPECIALS
+TINY_MERGES, TINY_CHAT_TEMPLATE = material.TINY_MERGES, material.TINY_CHAT_TEMPLATE
+byte_alphabet, tiny_tokenizer = material.byte_alphabet, material.tiny_tokenizer
 
 
 def pack_string(text: str | bytes) -> bytes:

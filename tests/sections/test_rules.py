@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpack import errors
-from gpack.conformance.recipes import CASES, Case
 from gpack.conformance.recipes import bases as packs
+from gpack.conformance.recipes.broken import CASES, Case
 from gpack.conformance.recipes.case import Base
 from gpack.container.reader import Container
 from gpack.generated.rules import RULES

@@ -100,6 +100,7 @@ class Parts:
         return next(section for section in self.sections if section.entry.kind == kind)
 
     def has(self, kind: int) -> bool:
+        """Whether a section of that kind is there."""
         return any(section.entry.kind == kind for section in self.sections)
 
     def add(

@@ -20,13 +20,13 @@ class Column(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A table behind a header; offset, count and stride are names of the header's fields."""
+    """A table behind a header, whose place and size fields of the header give."""
 
     id: str
     record: type[structs.Record]
-    offset: str
-    count: str
-    stride: str
+    offset_field: str
+    count_field: str
+    stride_field: str
 
 
 class Body(NamedTuple):

@@ -1,9 +1,4 @@
 """Recipes of the vectors: base packs, valid variants, and for every rule the changes that break it.
 
-Importing them makes packs: this is for the generator of `spec/vectors` and for tests, not for those who read vectors.
+For the generator of `spec/vectors` and for tests; those who read vectors need `gpack.conformance.vectors` only.
 """
-
-from . import broken_container, broken_tables, broken_tensors
-from .case import CASES, Case
-
-__all__ = ["CASES", "Case", "broken_container", "broken_tables", "broken_tensors"]

@@ -120,18 +120,22 @@ def toggled(bit: int) -> Callable[[Parts], None]:
 
 
 def one_more_item(kind: int) -> Callable[[Parts], None]:
+    """Says that a section holds one item more than it does."""
     return lambda pack: entry(kind, "item_count", pack.section(kind).entry.item_count + 1)(pack)
 
 
 def instead(data: bytes) -> Callable[[bytes], bytes]:
+    """Other bytes in place of the manifest's."""
     return lambda _: data
 
 
 def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """Replaces the first occurrence."""
     return lambda data: data.replace(old, new, 1)
 
 
 def without(part: str) -> Callable[[dict[str, Any]], object]:
+    """Drops a key of the manifest."""
     return lambda said: said.pop(part)
 
 

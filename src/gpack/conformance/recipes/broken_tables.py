@@ -16,14 +16,17 @@ INDEXES = (0, 1, 2, 4, 9, 12, 13)
 
 
 def names(*kinds: int) -> list[tuple[int, str]]:
+    """Kinds with their names."""
     return [(kind, SECTION_NAMES[kind]) for kind in kinds]
 
 
 def set_header(kind: int, /, **fields: Any) -> Change:
+    """Sets fields of a section's header record."""
     return lambda pack: pack.set(kind, **fields)
 
 
 def set_row(kind: int, row: int | str, /, **fields: Any) -> Change:
+    """Sets fields of a row, named by number or by its name."""
     return lambda pack: pack.set_row(kind, row, **fields)
 
 
@@ -33,6 +36,7 @@ def at_row(kind: int, name: str, field: str, base: Callable[[], bytes] = everyth
 
 
 def poke(kind: int, at: int, data: bytes) -> Change:
+    """Overwrites bytes of a section."""
     return lambda pack: pack.poke(kind, at, data)
 
 
@@ -42,10 +46,12 @@ def add(kind: int, name: str, amount: int) -> Change:
 
 
 def append(kind: int, data: bytes) -> Change:
+    """Puts bytes behind a section's own."""
     return lambda pack: pack.section(kind).data.extend(data)
 
 
 def cut(kind: int, length: int) -> Change:
+    """Keeps the first bytes of a section."""
     return lambda pack: pack.section(kind).data.__delitem__(slice(length, None))
 
 
@@ -116,6 +122,7 @@ for kind, section in names(0, 1, 2, 4, 9):
 
 
 def too_many_rows(pack: Parts) -> None:
+    """An archive of one row more than a table may have."""
     count = (1 << 20) + 1
     header = TokenizerAssetsHeaderV1(version=1, row_size=32, num_rows=count, ofs_rows=64)
     header.ofs_heap = 64 + 32 * count
@@ -128,6 +135,8 @@ case("index.num_rows", "MetadataKvBin", "num_rows", set_header(0, num_rows=0xFFF
 
 
 def heap_elsewhere(kind: int) -> Change:
+    """Eight bytes between rows and heap."""
+
     def change(pack: Parts) -> None:
         at = pack.get(kind).ofs_heap
         pack.section(kind).data[at:at] = bytes(8)
@@ -145,6 +154,8 @@ for kind, section in names(0, 1, 2, 4, 9):
 
 
 def swap(kind: int, first: int) -> Change:
+    """Swaps a row with the next; the heap follows."""
+
     def change(pack: Parts) -> None:
         rows = pack.entries(kind)
         rows[first : first + 2] = rows[first + 1], rows[first]
@@ -154,6 +165,7 @@ def swap(kind: int, first: int) -> Change:
 
 
 def double_key(pack: Parts) -> None:
+    """A key that stands twice."""
     rows = pack.entries(0)
     index = pack.find(0, "a.u8")
     row, refs = pack.entries(0)[index]
@@ -188,6 +200,7 @@ case("index.heap_order", "MetadataKvBin", at_row(0, "a.u8", "value_offset"), sha
 
 
 def fill_gap(pack: Parts) -> None:
+    """Bytes that are not zero between a key and its value."""
     row = pack.rows(0)[pack.find(0, "a.u8")]
     gap = row.key_offset + row.key_length
     assert gap < row.value_offset

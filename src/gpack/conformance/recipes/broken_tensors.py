@@ -39,6 +39,8 @@ def totals(parameters: int = 0, octets: int = 0) -> Change:
 
 
 def by_type(name: str, octets: int) -> Change:
+    """Makes the manifest agree with changed bytes of a type."""
+
     def change(pack: Parts) -> None:
         pack.manifest["model"]["bytes_by_type"][name] += octets
 
@@ -99,6 +101,7 @@ case("field.range", "ExpertLayoutBin", "shards[0].file_size",
 
 
 def single(pack: Parts, **fields: int) -> None:
+    """Adds a PLE table that no tensor of the index owns."""
     header = GPackSingleTensorHeaderV1(ggml_type=F16, ne0=1, ne1=1, byte_size=2, data_offset=64)
     for name, value in fields.items():
         setattr(header, name, value)
@@ -117,6 +120,7 @@ case("single.orphan", "PleBlob", "", single, base=vocabulary, placed=False)
 
 
 def dense(name: str, **fields: int) -> tuple[str, Change]:
+    """Path and change of a row of the dense index."""
     return at_row(2, name, next(iter(fields))), set_row(2, name, **fields)
 
 
@@ -181,6 +185,7 @@ E = "ExpertLayoutBin"
 
 
 def shard(index: int, **fields: object) -> Change:
+    """Sets fields of a shard's row."""
     return lambda pack: pack.set_row(9, index, ExpertShardRowV1, **fields)
 
 
@@ -247,6 +252,7 @@ M = "MtpBlob"
 
 
 def draft(name: str, **fields: object) -> tuple[str, Callable[[Parts], None]]:
+    """Path and change of a row of the draft table."""
     return at_row(13, name, next(iter(fields))), lambda pack: pack.set_row(13, name, **fields)
 
 

@@ -1,4 +1,4 @@
-"""What the recipes are made of: a small vocabulary, metadata of every kind, tensors whose bytes follow from their names."""
+"""What the recipes are made of: a small vocabulary, metadata of every kind, tensors whose bytes follow from names."""
 
 from __future__ import annotations
 
