@@ -1,6 +1,7 @@
-"""Somebody else's program, run within bounds: time, memory, output, disk. Whatever it does, it ends, and so does the run.
+"""Somebody else's program, run within bounds: time, memory, output, disk. Whatever it does, it ends, and so do we.
 
-Nothing here blocks: one loop reads what the program says, feeds it, samples its memory and its folder, and knows the time.
+Nothing here blocks: one loop reads what the program says, feeds it, samples its memory and its folders, and knows the
+time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import IO, Self
 
 from ..errors import PathError
@@ -57,7 +59,7 @@ class ChildFaultError(Exception):
     """The program did what ends it.
 
     Attributes:
-        outcome: One of `crash`, `timeout`, `memory`, `output`, `disk`, `protocol`.
+        outcome: One of `crash`, `timeout`, `memory`, `output`, `disk`, `protocol`; `not-run` where the run is stopped.
     """
 
     def __init__(self, outcome: Outcome, message: str) -> None:
@@ -80,6 +82,7 @@ class Child:
         watched: Sequence[Path],
         limits: Limits,
         environment: Mapping[str, str],
+        stop: Event | None = None,
     ) -> None:
         """Starts the program.
 
@@ -87,12 +90,14 @@ class Child:
             folder: Its working directory.
             watched: The folders whose size is bounded.
             environment: Added to our own.
+            stop: Set from another thread, it ends all waiting.
 
         Raises:
             PathError: It cannot be started (`conformance.command`).
         """
         self.limits, self.notes = limits, list[str]()
         self._watched = tuple(watched)
+        self._stop = stop
         self._token = secrets.token_hex(16)
         self._out, self._err, self._err_bytes = bytearray(), bytearray(), 0
         self._pending = memoryview(b"")
@@ -201,6 +206,8 @@ class Child:
     def _pump(self, done: Callable[[], bool], seconds: float, what: str, *, until_end: bool = False) -> None:
         deadline = time.monotonic() + seconds
         while not done():
+            if self._stop is not None and self._stop.is_set():
+                raise ChildFaultError("not-run", "the run was stopped")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ChildFaultError("timeout", f"{what} did not come within {seconds:g} s")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from ..errors import GpackError
 from .compare import at_depth, differences
 from .outcomes import Outcome, Result, Run, Subject
-from .process import Child, ChildFaultError, Limits, ended_badly, status_text
+from .process import ChildFaultError, Limits, ended_badly, status_text
 from .protocol import (
     DEPTHS,
     EXIT_ACCEPT,
@@ -63,6 +63,9 @@ class Vector(Protocol):
         """Writes the file, and the shards beside it, into a folder; the file's path."""
 
 
+_V = TypeVar("_V", bound=Vector)
+
+
 @dataclass(frozen=True)
 class ReaderOptions:
     """How a reader is run.
@@ -85,7 +88,7 @@ class ReaderOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-def asked(vectors: Sequence[Vector], level: str) -> list[Vector]:
+def asked(vectors: Sequence[_V], level: str) -> list[_V]:
     """The vectors that a reader of a level is asked about."""
     return [vector for vector in vectors if LEVELS.index(vector.level) <= LEVELS.index(level)]
 
@@ -143,9 +146,11 @@ def introduce(command: Sequence[str], options: ReaderOptions) -> Start:
 class _Talk:
     """A reader that was started, and its first line."""
 
-    def __init__(self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox) -> None:
+    def __init__(
+        self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox, stop: threading.Event | None = None
+    ) -> None:
         self.limits = options.limits
-        self.child = sandbox.start(command, options.limits)
+        self.child = sandbox.start(command, options.limits, stop)
         self._seq = 0
         try:
             self.start = parse_start(self.child.line(self.limits.start_timeout, "its first line"))
@@ -252,9 +257,10 @@ class _Crew:
         waiting: SimpleQueue[Vector],
         progress: Callable[[Result], None] | None,
     ) -> None:
-        self._command, self._options, self._judge = command, options, judge
+        self.command, self.options, self.judge = command, options, judge
         self._waiting, self._progress = waiting, progress
         self._lock = threading.Lock()
+        self.stop = threading.Event()
         self._faults = 0
         self._errors: list[BaseException] = []
         self.results: list[Result] = []
@@ -268,8 +274,14 @@ class _Crew:
             threads = [threading.Thread(target=self._guarded, daemon=True) for _ in range(jobs)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join()
+            try:
+                for thread in threads:
+                    thread.join()
+            except BaseException:
+                self.stop.set()
+                for thread in threads:
+                    thread.join()
+                raise
         if self._errors:
             raise self._errors[0]
 
@@ -277,14 +289,14 @@ class _Crew:
         try:
             with Sandbox() as sandbox:
                 _Worker(self, sandbox).run()
-        except BaseException as error:  # noqa: BLE001 - raised again by `work`
+        except BaseException as error:  # raised again by `work`
             self._errors.append(error)
 
     # ------------------------------------------------------------ for workers
 
     def take(self) -> Vector | None:
         """The next vector; None where there is none, or another thread failed."""
-        if self._errors:
+        if self._errors or self.stop.is_set():
             return None
         try:
             return self._waiting.get_nowait()
@@ -305,7 +317,7 @@ class _Crew:
     @property
     def tired(self) -> bool:
         """Whether it has failed so often that the rest is not tried."""
-        return self._faults >= self._options.most_faults
+        return self._faults >= self.options.most_faults
 
     def fault(self) -> None:
         """Counts a crash or the like."""
@@ -318,7 +330,7 @@ class _Worker:
 
     def __init__(self, crew: _Crew, sandbox: Sandbox) -> None:
         self._crew, self._sandbox = crew, sandbox
-        self._options, self._judge = crew._options, crew._judge
+        self._options, self._judge = crew.options, crew.judge
         self._talk: _Talk | None = None
 
     def run(self) -> None:
@@ -356,7 +368,7 @@ class _Worker:
 
     def _persistent(self, vector: Vector, path: Path) -> Answer:
         if self._talk is None:
-            self._talk = _Talk(self._crew._command, self._options, self._sandbox)
+            self._talk = _Talk(self._crew.command, self._options, self._sandbox, self._crew.stop)
         return self._talk.ask(vector.id, path)
 
     def _per_file(self, path: Path, result: Result) -> Answer:
@@ -366,7 +378,7 @@ class _Worker:
             ChildFaultError: It used too much, or ended in a way that means nothing.
         """
         limits = self._options.limits
-        with self._sandbox.start([*self._crew._command, str(path)], limits) as child:
+        with self._sandbox.start([*self._crew.command, str(path)], limits, self._crew.stop) as child:
             child.end_input()
             try:
                 output = child.rest(limits.timeout, "its end")

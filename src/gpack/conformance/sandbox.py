@@ -17,6 +17,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Self
 
 from ..errors import PathError
@@ -64,15 +65,15 @@ class Sandbox:
         if not remove(self.root):
             raise PathError("the temporary folder cannot be removed", code="io.write", path=self.root)
 
-    def start(self, command: Sequence[str], limits: Limits) -> Child:
-        """Starts a program in the working folder.
+    def start(self, command: Sequence[str], limits: Limits, stop: Event | None = None) -> Child:
+        """Starts a program in the working folder; `stop`, set from another thread, ends all waiting for it.
 
         Raises:
             PathError: It cannot be started.
         """
         return Child(
             command, folder=self.work, watched=(self.work, self.temporary), limits=limits,
-            environment={"TMPDIR": str(self.temporary)},
+            environment={"TMPDIR": str(self.temporary)}, stop=stop,
         )  # fmt: skip
 
     def seal(self) -> None:
@@ -85,11 +86,10 @@ class Sandbox:
 
     def leftovers(self) -> list[str]:
         """Files in the working and the temporary folder, in words; empty folders are forgiven."""
-        told = []
-        for folder in (self.work, self.temporary):
-            if files := contents(folder, most=_NAMED):
-                told.append(f"left files in its {folder.name} folder: {', '.join(map(ascii, files))}")
-        return told
+        found = {folder.name: contents(folder, most=_NAMED) for folder in (self.work, self.temporary)}
+        return [
+            f"left files in its {name} folder: {', '.join(map(ascii, files))}" for name, files in found.items() if files
+        ]
 
     def empty_input(self) -> None:
         """Removes what was to be read."""
