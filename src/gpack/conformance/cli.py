@@ -18,7 +18,7 @@ from .writer_recipes import PROFILES, WRITER_LEVELS
 PROGRAM = "gpack-conformance"
 _EPILOG = """\
 exit codes: 0 all is right; 1 something failed; 2 wrong usage; 3 a file or the command cannot be used; 70 a fault of
-this program; 130 interrupted. spec/conformance.md tells how to test a writer or reader in ten minutes, and the protocol."""
+this program; 130 interrupted. spec/conformance.md tells how to test a writer or reader in ten minutes."""
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([KMGT]?)(?:i?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

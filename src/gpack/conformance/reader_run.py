@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from ..errors import GpackError
 from .compare import at_depth, differences
-from .outcomes import Outcome, Result, Run, Subject
+from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
 from .process import ChildFaultError, Limits, ended_badly, status_text
 from .protocol import (
     DEPTHS,
@@ -56,12 +56,19 @@ class Vector(Protocol):
         """`accept` or `reject`."""
 
     @property
+    def path(self) -> str | None:
+        """Schema path of the field that was changed (`$.header.magic`); None where no single field was."""
+
+    @property
     def cls(self) -> str | None:
         """The class of the rejection; None where the file is valid."""
 
     def write(self, folder: Path) -> Path:
         """Writes the file, and the shards beside it, into a folder; the file's path."""
 
+
+# First parts of schema paths that lie outside of the tables.
+_CONTAINER_PARTS = ("header", "footer", "sections", "ManifestJson")
 
 _V = TypeVar("_V", bound=Vector)
 
@@ -88,9 +95,22 @@ class ReaderOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-def asked(vectors: Sequence[_V], level: str) -> list[_V]:
-    """The vectors that a reader of a level is asked about."""
-    return [vector for vector in vectors if LEVELS.index(vector.level) <= LEVELS.index(level)]
+def asked(vectors: Sequence[_V], level: str, depth: str = DEPTHS[-1]) -> list[_V]:
+    """The vectors that a reader of a level is asked about; of one that does not look into tables, not about those."""
+    highest = LEVELS.index(level)
+    return [
+        vector
+        for vector in vectors
+        if LEVELS.index(vector.level) <= highest and (depth != "container" or _is_outside_tables(vector))
+    ]
+
+
+def _is_outside_tables(vector: Vector) -> bool:
+    """Whether it can be judged without looking into a section: by the fixed records, the manifest and digests."""
+    if vector.expect == "accept" or vector.path is None or vector.level == "digest":
+        return True
+    part = vector.path.removeprefix("$.").partition(".")[0].partition("[")[0]
+    return part in _CONTAINER_PARTS
 
 
 def run_reader(
@@ -116,7 +136,7 @@ def run_reader(
     run = Run(Subject("reader", start.name, start.language, start.version, start.level, list(command)))
     judge = _Judge(options, start, dump)
     waiting: SimpleQueue[Vector] = SimpleQueue()
-    chosen = asked(vectors, start.level)
+    chosen = asked(vectors, start.level, start.depth)
     for vector in chosen:
         waiting.put(vector)
     crew = _Crew(command, options, judge, waiting, progress)
@@ -362,6 +382,10 @@ class _Worker:
             self._fail(result, "crash", error.message)
         if told := self._sandbox.touched():
             self._fail(result, "touched", f"it changed what is not its own: {'; '.join(told[:5])}")
+        if result.outcome in MISBEHAVIOUR:
+            # Anything may lie there now; the next program begins anew.
+            result.notes += self._sandbox.leftovers()
+            self._sandbox.sweep()
         self._sandbox.empty_input()
         result.seconds = time.monotonic() - started
         self._crew.put(result)
@@ -399,9 +423,6 @@ class _Worker:
         if self._talk is not None:
             self._hang_up()
             result.stderr = self._talk_stderr
-        # Anything may lie there now; the next program begins anew.
-        result.notes += self._sandbox.leftovers()
-        self._sandbox.sweep()
 
     def _hang_up(self) -> None:
         if self._talk is None:

@@ -14,6 +14,7 @@ seen. A change that is undone before the answer is seen too, for the time of cha
 
 from __future__ import annotations
 
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,25 +94,26 @@ class Sandbox:
 
     def empty_input(self) -> None:
         """Removes what was to be read."""
-        remove(self.input)
-        self.input.mkdir()
+        _renew(self.input)
 
     def sweep(self) -> None:
         """Empties the working and the temporary folder."""
         for folder in (self.work, self.temporary):
-            remove(folder)
-            folder.mkdir()
+            _renew(folder)
 
     def _watched(self) -> dict[str, Stamp]:
         """Input, bystander, and what else there is beside them; the program's own folders only by name."""
         found: dict[str, Stamp] = {}
         for folder in (self.input, self.beside):
             found |= {f"{folder.name}/{path}": stamp for path, stamp in snapshot(folder).items()}
-        for path, stamp in _names(self.root).items():
-            found.setdefault(path, stamp)
-        return found
+        return found | _names(self.root)
+
+
+def _renew(folder: Path) -> None:
+    remove(folder)
+    folder.mkdir(exist_ok=True)
 
 
 def _names(folder: Path) -> dict[str, Stamp]:
-    """The entries of a folder, without what is in them."""
-    return {path.name: Stamp(path.lstat().st_ino, 0, 0, 0, 0) for path in folder.iterdir()}
+    """The entries of a folder and what kind they are, without what is in them."""
+    return {path.name: Stamp(0, stat.S_IFMT(path.lstat().st_mode), 0, 0, 0) for path in folder.iterdir()}
