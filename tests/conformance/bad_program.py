@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,52 +63,54 @@ def leave_child(pid_file: str, *, session: bool) -> None:
 def behave_badly(mode: str, seq: int, path: Path, rest: list[str]) -> None:
     result: dict[str, Any] = {"type": "result", "seq": seq}
     accept = {**result, "verdict": "accept", "dump": DUMP}
-    actions: dict[str, Any] = {
-        "hang": lambda: time.sleep(SLEEP),
-        "stubborn": lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(SLEEP)),
-        "flood-stdout": lambda: flood(1, b"x" * 65536),
-        "flood-lines": lambda: flood(1, b"{}\n" * 20000),
-        "flood-stderr": lambda: flood(2, b"noise\n" * 10000),
-        "partial": lambda: (raw(b'{"type":"result",'), time.sleep(SLEEP)),
-        "partial-exit": lambda: (raw(b'{"type":"result",'), os._exit(0)),
-        "exit": lambda: os._exit(0),
-        "exit-3": lambda: (sys.stderr.write("it broke\n"), sys.stderr.flush(), os._exit(3)),
-        "signal": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-        "wrong-seq": lambda: say({**accept, "seq": seq + 1}),
-        "true-seq": lambda: say({**accept, "seq": True}),
-        "no-json": lambda: raw(b"accept\n"),
-        "no-utf8": lambda: raw(b'{"type":"result","seq":%d,"verdict":"skip","reason":"\xff"}\n' % seq),
-        "nan": lambda: raw(b'{"type":"result","seq":%d,"verdict":"accept","dump":{"x":NaN}}\n' % seq),
-        "doubled-key": lambda: raw(b'{"type":"result","type":"result","seq":%d}\n' % seq),
-        "deep": lambda: raw(b"[" * 100_000 + b"\n"),
-        "array": lambda: raw(b"[]\n"),
-        "enormous-line": lambda: (raw(b'{"x":"' + b"x" * (3 << 20)), raw(b'"}\n')),
-        "verdict": lambda: say({**result, "verdict": "perhaps"}),
-        "no-dump": lambda: say({**result, "verdict": "accept"}),
-        "no-class": lambda: say({**result, "verdict": "reject", "message": "no"}),
-        "class": lambda: say({**result, "verdict": "reject", "class": "bad", "message": "no"}),
-        "twice": lambda: (say(accept), say(accept)),
-        "close": lambda: (os.close(1), time.sleep(SLEEP)),
-        "memory": grow,
-        "disk": lambda: fill(Path.cwd(), 1 << 18),
-        "disk-temporary": lambda: fill(Path(os.environ["TMPDIR"]), 1 << 18),
-        "many-files": lambda: fill(Path.cwd(), 0),
-        "large-file": lambda: large_file(Path(rest[0])),
-        "change": lambda: (path.write_bytes(path.read_bytes()[::-1]), say(accept)),
-        "append-undo": lambda: (os.truncate(path, 0), path.write_bytes(b"vector\n"), say(accept)),
-        "remove": lambda: (path.unlink(), say(accept)),
-        "mode": lambda: (path.chmod(0o600), say(accept)),
-        "beside": lambda: ((path.parent / "new").write_text("x"), say(accept)),
-        "bystander": lambda: ((Path.cwd().parent / "beside" / "bystander.txt").unlink(), say(accept)),
-        "outside": lambda: ((Path.cwd().parent / "new").write_text("x"), say(accept)),
-        "link": lambda: (Path.cwd().rename(rest[0]), (path.parent.parent / "work").symlink_to(rest[0]), say(accept)),
-        "leave": lambda: (Path("left").write_text("x"), say(accept)),
-        "leave-temporary": lambda: ((Path(os.environ["TMPDIR"]) / "left").write_text("x"), say(accept)),
-        "child": lambda: (leave_child(rest[0], session=False), os._exit(0)),
-        "child-session": lambda: (leave_child(rest[0], session=True), os._exit(0)),
-        "child-answer": lambda: (leave_child(rest[0], session=True), say(accept)),
+    work = path.parent.parent / "work"
+    actions: dict[str, list[Callable[[], object]]] = {
+        "hang": [lambda: time.sleep(SLEEP)],
+        "stubborn": [lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), lambda: time.sleep(SLEEP)],
+        "flood-stdout": [lambda: flood(1, b"x" * 65536)],
+        "flood-lines": [lambda: flood(1, b"{}\n" * 20000)],
+        "flood-stderr": [lambda: flood(2, b"noise\n" * 10000)],
+        "partial": [lambda: raw(b'{"type":"result",'), lambda: time.sleep(SLEEP)],
+        "partial-exit": [lambda: raw(b'{"type":"result",'), lambda: os._exit(0)],
+        "exit": [lambda: os._exit(0)],
+        "exit-3": [lambda: sys.stderr.write("it broke\n"), sys.stderr.flush, lambda: os._exit(3)],
+        "signal": [lambda: os.kill(os.getpid(), signal.SIGSEGV)],
+        "wrong-seq": [lambda: say({**accept, "seq": seq + 1})],
+        "true-seq": [lambda: say({**accept, "seq": True})],
+        "no-json": [lambda: raw(b"accept\n")],
+        "no-utf8": [lambda: raw(b'{"type":"result","seq":%d,"verdict":"skip","reason":"\xff"}\n' % seq)],
+        "nan": [lambda: raw(b'{"type":"result","seq":%d,"verdict":"accept","dump":{"x":NaN}}\n' % seq)],
+        "doubled-key": [lambda: raw(b'{"type":"result","type":"result","seq":%d}\n' % seq)],
+        "deep": [lambda: raw(b"[" * 100_000 + b"\n")],
+        "array": [lambda: raw(b"[]\n")],
+        "enormous-line": [lambda: raw(b'{"x":"' + b"x" * (3 << 20)), lambda: raw(b'"}\n')],
+        "verdict": [lambda: say({**result, "verdict": "perhaps"})],
+        "no-dump": [lambda: say({**result, "verdict": "accept"})],
+        "no-class": [lambda: say({**result, "verdict": "reject", "message": "no"})],
+        "class": [lambda: say({**result, "verdict": "reject", "class": "bad", "message": "no"})],
+        "twice": [lambda: say(accept), lambda: say(accept)],
+        "close": [lambda: os.close(1), lambda: time.sleep(SLEEP)],
+        "memory": [grow],
+        "disk": [lambda: fill(Path.cwd(), 1 << 18)],
+        "disk-temporary": [lambda: fill(Path(os.environ["TMPDIR"]), 1 << 18)],
+        "many-files": [lambda: fill(Path.cwd(), 0)],
+        "large-file": [lambda: large_file(Path(rest[0]))],
+        "change": [lambda: path.write_bytes(path.read_bytes()[::-1]), lambda: say(accept)],
+        "append-undo": [lambda: os.truncate(path, 0), lambda: path.write_bytes(b"vector\n"), lambda: say(accept)],
+        "remove": [path.unlink, lambda: say(accept)],
+        "mode": [lambda: path.chmod(0o600), lambda: say(accept)],
+        "beside": [lambda: (path.parent / "new").write_text("x"), lambda: say(accept)],
+        "bystander": [(Path.cwd().parent / "beside" / "bystander.txt").unlink, lambda: say(accept)],
+        "outside": [lambda: (Path.cwd().parent / "new").write_text("x"), lambda: say(accept)],
+        "link": [lambda: Path.cwd().rename(rest[0]), lambda: work.symlink_to(rest[0]), lambda: say(accept)],
+        "leave": [lambda: Path("left").write_text("x"), lambda: say(accept)],
+        "leave-temporary": [lambda: (Path(os.environ["TMPDIR"]) / "left").write_text("x"), lambda: say(accept)],
+        "child": [lambda: leave_child(rest[0], session=False), lambda: os._exit(0)],
+        "child-session": [lambda: leave_child(rest[0], session=True), lambda: os._exit(0)],
+        "child-answer": [lambda: leave_child(rest[0], session=True), lambda: say(accept)],
     }  # fmt: skip
-    actions[mode]()
+    for action in actions[mode]:
+        action()
 
 
 def reader(mode: str, rest: list[str]) -> None:

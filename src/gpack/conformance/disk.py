@@ -39,7 +39,8 @@ def snapshot(folder: Path) -> dict[str, Stamp]:
 
 def changes(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:
     """What happened between two snapshots, in words, by path; of folders only what no file in them tells."""
-    told, folders = [], []
+    told: list[str] = []
+    folders: list[str] = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
         if old is None:
