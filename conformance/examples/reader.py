@@ -50,13 +50,13 @@ def check_header(header, total):
     check(header["total_file_size"] == total, f"the file has {total} bytes, not {header['total_file_size']}")
     check(3 <= header["section_count"] <= 4096, f"{header['section_count']} sections")
     check(
-        64 <= header["section_table_offset"] and not header["section_table_offset"] % 64, "the directory is misplaced"
+        header["section_table_offset"] >= 64 and not header["section_table_offset"] % 64, "the directory is misplaced"
     )
 
 
 def check_section(entry, file, total):
     check(entry["alignment"] in (64, 4096), f"the alignment is {entry['alignment']}")
-    check(64 <= entry["offset"] and not entry["offset"] % entry["alignment"], f"section {entry['kind']} is misplaced")
+    check(entry["offset"] >= 64 and not entry["offset"] % entry["alignment"], f"section {entry['kind']} is misplaced")
     digest = hashlib.sha256(read(file, entry["offset"], entry["size"], total)).digest()
     check(digest == entry["sha256"], f"section {entry['kind']} has another digest", "digest")
 
