@@ -10,16 +10,18 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from codegen import kaitai_rules
 from codegen.loader import load
+from gpack.conformance.checking import PASSED, check
 from gpack.conformance.places import path_of, range_of, record_of
 from gpack.conformance.recipe import Recipe
-from gpack.conformance.recipes import valid
+from gpack.conformance.recipes import valid, valid_models
 from gpack.conformance.recipes.broken import CASES, Case
 from gpack.conformance.vectors import SHARDS, Vector, VectorFolder, index_text, recipe_path
 from gpack.container.report import Violation
@@ -65,7 +67,7 @@ def make() -> Made:
     Raises:
         VectorsError: A recipe is judged otherwise than it should be, or a rule lacks a vector.
     """
-    holder = VectorFolder(FOLDER)
+    holder = VectorFolder(FOLDER, {})
     vectors = [*_accepted(holder), *_rejected(holder)]
     files = {Path("index.json"): index_text(vectors)}
     files |= {Path(recipe_path(vector.id)): recipe_text(vector.recipe) for vector in vectors}
@@ -87,12 +89,23 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def _accepted(holder: VectorFolder) -> Iterator[Vector]:
-    for item in valid.VALID:
-        yield Vector(
+    shown: set[str] = set()
+    for item in valid_models.TABLE:
+        vector = Vector(
             id=f"valid/{item.name}", doc=item.doc, level="structure", required=True, expect="accept", cls=None,
-            rules=(), path=None, range=None, since=SINCE, shards=item.shards,
-            recipe=Recipe.of(item.data()), folder=holder,
+            rules=(), path=None, range=None, since=SINCE, shards=item.shards, recipe=item.make(), folder=holder,
         )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "valid.gpack"
+            vector.recipe.write(path, holder.data)
+            report = check(path, level="structure" if vector.large else "semantic")
+        if report.failed:
+            raise VectorsError(f"{vector.id} breaks {', '.join(result.rule for result in report.failed)}")
+        passed = [result.rule for result in report.results if result.status == PASSED]
+        if not vector.large:
+            holder.known[vector.id] = vector.data()
+        yield replace(vector, rules=tuple(rule for rule in passed if rule not in shown))
+        shown = shown or set(passed)  # of the first, the plainest
 
 
 # ---------------------------------------------------------------- rejected
@@ -105,7 +118,9 @@ def _rejected(holder: VectorFolder) -> Iterator[Vector]:
             continue
         number = seen[case.rule] = seen.get(case.rule, 0) + 1
         suffix = f"-{number}" if number > 1 else ""
-        yield _broken(case, f"invalid/{case.rule}{suffix}", holder)
+        # A file that is only warned of is valid.
+        kind = "invalid" if RULES[case.rule].severity == "error" else "valid"
+        yield _broken(case, f"{kind}/{case.rule}{suffix}", holder)
 
 
 def _broken(case: Case, vector_id: str, holder: VectorFolder) -> Vector:
@@ -114,6 +129,12 @@ def _broken(case: Case, vector_id: str, holder: VectorFolder) -> Vector:
         path = Path(folder) / "broken.gpack"
         path.write_bytes(data)
         result = verify(path)
+    recipe = Recipe.of(data, base=valid.name_of(case.base), below=case.base())
+    return _described(case, vector_id, recipe, result, holder)
+
+
+def _described(case: Case, vector_id: str, recipe: Recipe, result: Verification, holder: VectorFolder) -> Vector:
+    """The entry of a broken file that was judged."""
     found = [violation for violation in result.report.violations if violation.rule == case.rule]
     if not found:
         raise VectorsError(f"{vector_id}: its rule is not broken")
@@ -122,13 +143,13 @@ def _broken(case: Case, vector_id: str, holder: VectorFolder) -> Vector:
     level = level_of(result)
     accepted = RULES[case.rule].severity == "warning"
     rules = (case.rule, *sorted(result.report.counts.keys() - {case.rule}))
-    base = valid.name_of(case.base)
+    foreign = case.rule in FOREIGN_WORDS
     return Vector(
-        id=vector_id, doc=f"Must hold: {RULES[case.rule].doc}" if case.rule in FOREIGN_WORDS else shown.message, level="structure" if accepted else level,
-        required=accepted or case.rule not in LENIENT, expect="accept" if accepted else "reject",
-        cls=None if accepted else class_of(case.rule, level), rules=rules, path=path_of(shown),
-        range=range_of(shown, result.structure), since=SINCE, shards=(),
-        recipe=Recipe.of(data, base=f"valid/{base}", below=case.base()), folder=holder,
+        id=vector_id, doc=f"Must hold: {RULES[case.rule].doc}" if foreign else shown.message,
+        level="structure" if accepted else level, required=accepted or case.rule not in LENIENT,
+        expect="accept" if accepted else "reject", cls=None if accepted else class_of(case.rule, level), rules=rules,
+        path=path_of(shown), range=range_of(shown, result.structure), since=SINCE, shards=(), recipe=recipe,
+        folder=holder,
     )  # fmt: skip
 
 
@@ -170,13 +191,21 @@ def visible() -> Mapping[str, set[str]]:
 
 
 def _check_coverage(vectors: list[Vector]) -> None:
-    ids = [vector.id for vector in vectors]
-    doubled = {vector_id for vector_id in ids if ids.count(vector_id) > 1}
-    if doubled:
-        raise VectorsError(f"ids stand twice: {', '.join(sorted(doubled))}")
-    shown = {vector.rules[0] for vector in vectors if vector.id.startswith("invalid/")}
-    if missing := [rule for rule in RULES if rule not in shown]:
-        raise VectorsError(f"rules without a rejecting vector: {', '.join(missing)}")
+    """Ids are unique, and every rule of the schema is shown held and broken.
+
+    Raises:
+        VectorsError: They are not.
+    """
+    counts = Counter(vector.id for vector in vectors)
+    if doubled := [vector_id for vector_id, count in counts.items() if count > 1]:
+        raise VectorsError(f"ids stand twice: {', '.join(doubled)}")
+    held = {rule for vector in vectors if vector.expect == "accept" for rule in vector.rules}
+    broken = {vector.rules[0] for vector in vectors if vector.expect == "reject"}
+    # A rule that only warns is broken by files that are accepted; such a vector is called after it.
+    broken |= {vector.id.removeprefix("valid/") for vector in vectors if vector.expect == "accept"}
+    for word, shown in (("an accepting", held), ("a rejecting", broken)):
+        if missing := [rule for rule in RULES if rule not in shown]:
+            raise VectorsError(f"rules without {word} vector: {', '.join(missing)}")
 
 
 # ---------------------------------------------------------------- the command
