@@ -16,6 +16,7 @@ from .junit import junit
 from .known_failures import apply_known_failures, list_entry, read_known_failures
 from .outcomes import Result, Run, dump_json
 from .process import Limits
+from .protocol import LEVELS
 from .reader_run import ReaderOptions, asked, run_reader
 from .selection import chosen, lines_of
 from .vectors import load
@@ -32,10 +33,10 @@ def reader(args: argparse.Namespace) -> int:
     everything = load()
     vectors = chosen(everything, args.only)
     if args.list:
-        print("\n".join(lines_of(asked(vectors, args.level or "semantic"))))
+        print("\n".join(lines_of(asked(vectors, args.level or LEVELS[-1], args.depth, large=args.large))))
         return errors.EXIT_OK
     options = ReaderOptions(
-        level=args.level, per_file=args.per_file, depth=args.depth, strict_class=args.strict_class, jobs=args.jobs,
+        level=args.level, per_file=args.per_file, depth=args.depth, large=args.large, strict_class=args.strict_class, jobs=args.jobs,
         most_faults=args.most_faults, limits=_limits(args, start_timeout=args.start_timeout),
     )  # fmt: skip
     return _run(
