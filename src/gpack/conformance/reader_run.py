@@ -14,9 +14,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, Self, TypeVar
 
+from ..cli.units import plural
 from ..errors import GpackError
 from .compare import at_depth, differences
-from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
+from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject, program_name
 from .process import ChildFaultError, Limits, ended_badly, status_text
 from .protocol import (
     DEPTHS,
@@ -71,7 +72,7 @@ class Vector(Protocol):
         """Writes the file, and the shards beside it, into a folder; the file's path."""
 
 
-_SLOWEST_HASH = 256 << 20  # bytes per second
+_SLOWEST_HASH = 64 << 20  # bytes per second
 
 # First parts of schema paths that lie outside of the tables.
 _CONTAINER_PARTS = ("header", "footer", "sections", "ManifestJson")
@@ -171,7 +172,7 @@ def introduce(command: Sequence[str], options: ReaderOptions) -> Start:
         PathError: It cannot be started, or gives no first line (`conformance.command`).
     """
     if options.per_file:
-        return Start(Path(command[0]).name, "", "", options.level or LEVELS[0], options.depth)
+        return Start(program_name(command), "", "", options.level or LEVELS[0], options.depth)
     with Sandbox() as sandbox, _Talk(command, options, sandbox) as talk:
         start = talk.start
         talk.stop()
@@ -270,7 +271,10 @@ class _Judge:
         elif answer.verdict == "accept" and vector.expect == "accept":
             found = list(differences(at_depth(self._dump(path), self._depth), at_depth(answer.dump or {}, self._depth)))
             if found:
-                result.outcome, result.message = "dump", f"{len(found)} values differ from what is in the file"
+                result.outcome, result.message = (
+                    "dump",
+                    f"the dump differs from the file in {plural(len(found), 'place')}",
+                )
                 result.differ(found)
         elif answer.verdict == "accept":
             result.outcome, result.message = "accepted", "it accepted the file"
