@@ -91,9 +91,10 @@ def recipe_text(recipe: Recipe) -> str:
 def _accepted(holder: VectorFolder) -> Iterator[Vector]:
     shown: set[str] = set()
     for item in valid_models.TABLE:
+        recipe = item.make()
         vector = Vector(
-            id=f"valid/{item.name}", doc=item.doc, level="structure", required=True, expect="accept", cls=None,
-            rules=(), path=None, range=None, since=SINCE, shards=item.shards, recipe=item.make(), folder=holder,
+            id=f"valid/{item.name}", doc=item.doc, level="structure", required=not recipe.large, expect="accept",
+            cls=None, rules=(), path=None, range=None, since=SINCE, shards=item.shards, recipe=recipe, folder=holder,
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "valid.gpack"
@@ -121,6 +122,7 @@ def _rejected(holder: VectorFolder) -> Iterator[Vector]:
         # A file that is only warned of is valid.
         kind = "invalid" if RULES[case.rule].severity == "error" else "valid"
         yield _broken(case, f"{kind}/{case.rule}{suffix}", holder)
+    yield _broken_giant(holder)
 
 
 def _broken(case: Case, vector_id: str, holder: VectorFolder) -> Vector:
@@ -131,6 +133,16 @@ def _broken(case: Case, vector_id: str, holder: VectorFolder) -> Vector:
         result = verify(path)
     recipe = Recipe.of(data, base=valid.name_of(case.base), below=case.base())
     return _described(case, vector_id, recipe, result, holder)
+
+
+def _broken_giant(holder: VectorFolder) -> Vector:
+    """The sparse giant without its last byte: its reading must not depend on its size."""
+    case, recipe = valid_models.CUT, valid_models.cut_giant()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "broken.gpack"
+        recipe.write(path, holder.data)
+        result = verify(path, digests=False)
+    return replace(_described(case, "invalid/giant-cut", recipe, result, holder), required=False)
 
 
 def _described(case: Case, vector_id: str, recipe: Recipe, result: Verification, holder: VectorFolder) -> Vector:

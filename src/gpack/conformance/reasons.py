@@ -38,12 +38,15 @@ _SPECIAL = {
     "tensor.home_rule": "no tensor's home could be worked out",
     "tensor.bounds": "no tensor lies in the file",
     "expert.shard_ref": "no experts are external",
-    "expert.shard_path": "there are no shards",
-    "expert.uncovered": "there are no shards",
     "expert.blob_layout": "there is no ExpertBlobs",
     "expert.padding": "there is no ExpertBlobs whose layout is right",
+    "expert.rows": "there are no layers, or TensorIndexBin could not be read",
+    "single.orphan": "TensorIndexBin could not be read",
+    "blob.padding": "it could not be worked out what lies in the blobs",
+    "manifest.sha256": "the manifest lies outside the file",
     "manifest.summary": "the manifest could not be read",
 }
+_SHARDS = ("expert.shard_name", "expert.shard_path", "expert.shard_header", "expert.shard_digest", "expert.uncovered")
 # Rules that are checked before or after the sections.
 _OUTSIDE = ("header", "footer", "section", "manifest", "field")
 
@@ -62,10 +65,11 @@ def why_not(rule: str, structure: Structure, report: Report) -> str:
     present = [kind for kind in kinds if structure.find(kind) is not None]
     if kinds and not present:
         return f"there is no {_either(SECTION_NAMES[kind] for kind in kinds)}"
-    damaged = {violation.section for violation in report.errors()}
-    unread = [SECTION_NAMES[kind] for kind in present if SECTION_NAMES[kind] in damaged]
-    if unread and rule not in _SPECIAL:
-        return f"{_either(unread)} could not be read ({stopped})"
+    if rule in _SHARDS and "ExpertLayoutRowV1" in report.records:
+        return "there are no shards"
+    for violation in report.errors():
+        if violation.section in {SECTION_NAMES[kind] for kind in present} and group != "manifest":
+            return f"what it speaks of could not be read: {violation.section} breaks {violation.rule}"
     if rule in _SPECIAL:
         return _SPECIAL[rule]
     if kinds:

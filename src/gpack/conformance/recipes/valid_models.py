@@ -20,7 +20,7 @@ from ..parts import Parts
 from ..recipe import Recipe
 from . import bases
 from .bases import F16, F32, Q4_0
-from .case import Base, Change
+from .case import Base, Case, Change
 from .material import EVERY_KIND, Tensor, in_memory, tensor, tiny_tokenizer
 from .valid import VALID, Valid, valid, variant
 
@@ -218,5 +218,13 @@ def giant() -> Recipe:
     return Recipe.sparse(size, runs)
 
 
+def cut_giant() -> Recipe:
+    """The same without its last byte."""
+    whole = giant()
+    start, footer = whole.runs[-1]
+    return Recipe.sparse(whole.size - 1, (*whole.runs[:-1], (start, footer[:-1])))
+
+
+CUT = Case("header.total_file_size", "header", "total_file_size", lambda pack: None, bases.plain, placed=False)
 VALID.append(Valid("giant", "A tensor of 20 GiB, all zeros: a sparse file that no reader holds in memory.", giant))
 TABLE = tuple(VALID)  # all valid packs, those of the other module first
