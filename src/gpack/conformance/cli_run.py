@@ -117,12 +117,15 @@ def _checked(command: list[str]) -> list[str]:
             "there is no such program, or it cannot be executed", code="conformance.command", path=command[0]
         )
     # A script named by a relative path would not be found from there.
-    rest = [str(Path(part).resolve()) if _is_local_file(part) else part for part in command[1:]]
+    rest = [str(Path(part).resolve()) if _is_local_path(part) else part for part in command[1:]]
     return [str(Path(program).absolute()), *rest]
 
 
-def _is_local_file(part: str) -> bool:
-    return not part.startswith("-") and "\0" not in part and Path(part).is_file()
+def _is_local_path(part: str) -> bool:
+    """Whether an argument is a file here, or a folder that is written as a path: a bare word may mean anything."""
+    if part.startswith("-") or "\0" in part:
+        return False
+    return Path(part).is_file() or ("/" in part and Path(part).is_dir())
 
 
 def _check_writable(path: str | None) -> None:
