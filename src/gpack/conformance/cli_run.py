@@ -18,7 +18,8 @@ from .known_failures import apply_known_failures, list_entry, read_known_failure
 from .outcomes import Result, Run, dump_json
 from .process import Limits
 from .protocol import LEVELS
-from .reader_run import ReaderOptions, asked, run_reader
+from .reader_judge import ReaderOptions, asked
+from .reader_run import run_reader
 from .selection import chosen, lines_of
 from .vectors import load
 from .writer_run import WriterOptions, given, run_writer
