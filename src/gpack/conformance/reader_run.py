@@ -165,11 +165,12 @@ class _Worker:
         self._sandbox.seal()
         try:
             answer = self._ask(vector, path, result)
-            self._judge.judge(vector, path, answer, result)
         except ChildFaultError as error:
             self._fail(result, error.outcome, str(error))
         except GpackError as error:  # it could not be started again
             self._fail(result, "crash", error.message)
+        else:
+            self._judge.judge(vector, path, answer, result)
         if told := self._sandbox.touched():
             self._fail(result, "touched", f"it changed what is not its own: {'; '.join(told[:5])}")
         if result.outcome in MISBEHAVIOUR:
