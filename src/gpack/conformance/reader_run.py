@@ -1,0 +1,205 @@
+"""Asks somebody's reader about vectors, and judges its answers.
+
+A crash, a time-out, too much memory or a broken line is never a rejection. After one of those the program is started
+again and the run goes on, until it has failed so often that the rest is not tried.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ..errors import GpackError
+from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
+from .process import ChildFaultError
+from .protocol import Answer
+from .reader_judge import Judge, ReaderOptions, Vector, asked
+from .reader_talk import Talk, ask_once, introduce
+from .sandbox import Sandbox
+
+
+def run_reader(
+    command: Sequence[str],
+    vectors: Sequence[Vector],
+    options: ReaderOptions,
+    dump: Callable[[Path], dict[str, Any]],
+    *,
+    progress: Callable[[Result], None] | None = None,
+) -> Run:
+    """Asks a reader about all vectors of its level.
+
+    Args:
+        command: The program and its arguments.
+        dump: What gpack itself reads from a valid file.
+        progress: Called with each result as it comes, in any order.
+
+    Raises:
+        PathError: The command cannot be started at all, or a folder cannot be made.
+    """
+    started = time.monotonic()
+    start = introduce(command, options)
+    run = Run(Subject("reader", start.name, start.language, start.version, start.level, list(command)))
+    judge = Judge(options, start.depth, dump)
+    waiting: SimpleQueue[Vector] = SimpleQueue()
+    chosen = asked(vectors, start.level, start.depth, large=options.large)
+    for vector in chosen:
+        waiting.put(vector)
+    crew = _Crew(command, options, judge, waiting, progress)
+    crew.work(max(1, min(options.jobs, len(chosen))))
+    run.results = sorted(crew.results, key=lambda result: result.id)
+    run.notes = sorted(set(crew.notes))
+    run.seconds = time.monotonic() - started
+    return run
+
+
+class _Crew:
+    """Threads that each run one program after the other, and take vectors from one queue."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        options: ReaderOptions,
+        judge: Judge,
+        waiting: SimpleQueue[Vector],
+        progress: Callable[[Result], None] | None,
+    ) -> None:
+        self.command, self.options, self.judge = command, options, judge
+        self._waiting, self._progress = waiting, progress
+        self._lock = threading.Lock()
+        self.stop = threading.Event()
+        self._faults = 0
+        self._errors: list[BaseException] = []
+        self.results: list[Result] = []
+        self.notes: list[str] = []
+
+    def work(self, jobs: int) -> None:
+        """Works until the queue is empty; what went wrong in a thread is raised here."""
+        if jobs == 1:
+            self._guarded()
+        else:
+            threads = [threading.Thread(target=self._guarded, daemon=True) for _ in range(jobs)]
+            for thread in threads:
+                thread.start()
+            try:
+                for thread in threads:
+                    thread.join()
+            except BaseException:
+                self.stop.set()
+                for thread in threads:
+                    thread.join()
+                raise
+        if self._errors:
+            raise self._errors[0]
+
+    def _guarded(self) -> None:
+        try:
+            with Sandbox() as sandbox:
+                _Worker(self, sandbox).run()
+        except BaseException as error:  # raised again by `work`
+            self._errors.append(error)
+
+    # ------------------------------------------------------------ for workers
+
+    def take(self) -> Vector | None:
+        """The next vector; None where there is none, or another thread failed."""
+        if self._errors or self.stop.is_set():
+            return None
+        try:
+            return self._waiting.get_nowait()
+        except Empty:
+            return None
+
+    def put(self, result: Result) -> None:
+        """Keeps a result."""
+        with self._lock:
+            self.results.append(result)
+        if self._progress:
+            self._progress(result)
+
+    def note(self, *told: str) -> None:
+        """Keeps what belongs to no single vector."""
+        self.notes += [note for note in told if note]
+
+    @property
+    def tired(self) -> bool:
+        """Whether it has failed so often that the rest is not tried."""
+        return self._faults >= self.options.most_faults
+
+    def fault(self) -> None:
+        """Counts a crash or the like."""
+        with self._lock:
+            self._faults += 1
+
+
+class _Worker:
+    """One thread's program, folders and vectors."""
+
+    def __init__(self, crew: _Crew, sandbox: Sandbox) -> None:
+        self._crew, self._sandbox = crew, sandbox
+        self._options, self._judge = crew.options, crew.judge
+        self._talk: Talk | None = None
+
+    def run(self) -> None:
+        """Asks about vectors until there are none."""
+        try:
+            while (vector := self._crew.take()) is not None:
+                self._one(vector)
+            if self._talk is not None:
+                self._crew.note(self._talk.stop())
+        finally:
+            self._hang_up()
+        self._crew.note(*self._sandbox.leftovers())
+
+    def _one(self, vector: Vector) -> None:
+        result = self._judge.blank(vector)
+        if self._crew.tired:
+            result.outcome, result.message = "not-run", f"it failed {self._options.most_faults} times before"
+            self._crew.put(result)
+            return
+        started = time.monotonic()
+        path = vector.write(self._sandbox.input)
+        self._sandbox.seal()
+        try:
+            answer = self._ask(vector, path, result)
+        except ChildFaultError as error:
+            self._fail(result, error.outcome, str(error))
+        except GpackError as error:  # it could not be started again
+            self._fail(result, "crash", error.message)
+        else:
+            self._judge.judge(vector, path, answer, result)
+        if told := self._sandbox.touched():
+            self._fail(result, "touched", f"it changed what is not its own: {'; '.join(told[:5])}")
+        if result.outcome in MISBEHAVIOUR:
+            # Anything may lie there now; the next program begins anew.
+            result.notes += self._sandbox.leftovers()
+            self._sandbox.sweep()
+        self._sandbox.empty_input()
+        result.seconds = time.monotonic() - started
+        self._crew.put(result)
+
+    def _ask(self, vector: Vector, path: Path, result: Result) -> Answer:
+        crew = self._crew
+        if self._options.per_file:
+            return ask_once(crew.command, path, self._options.limits, self._sandbox, crew.stop, result)
+        if self._talk is None:
+            self._talk = Talk(crew.command, self._options, self._sandbox, crew.stop)
+        return self._talk.ask(vector.id, path)
+
+    def _fail(self, result: Result, outcome: Outcome, message: str) -> None:
+        result.outcome, result.message = outcome, message
+        self._crew.fault()
+        if self._talk is not None:
+            self._hang_up()
+            result.stderr = self._talk_stderr
+
+    def _hang_up(self) -> None:
+        if self._talk is None:
+            return
+        self._talk.child.close()
+        self._talk_stderr = self._talk.child.stderr_tail
+        self._crew.note(*self._talk.child.notes)
+        self._talk = None
