@@ -1,11 +1,11 @@
-"""Builds a reader of GPACK in another language: `python -m conformance.readers.build java` prints the command to run it.
+"""Builds a reader of GPACK in another language: `python -m conformance.readers.build java` prints its command.
 
 A reader is a folder beside this file with a `reader.toml`, a small driver, and what its toolchain needs. Nothing that
 is generated is committed: the build copies the folder, compiles `schema/gpack.ksy` with the Kaitai compiler, renders
 the dump functions from the schema, and runs the toolchain's own commands, all below `.venv/readers/LANGUAGE`. A build
 whose inputs did not change is not repeated.
 
-`reader.toml`, where `{build}` is the folder of the build and `{root}` that of the repository::
+`reader.toml`; `{build}` is the folder of the build, `{root}` that of the repository, `{python}` this interpreter::
 
     language = "java"                 # as the reader names itself
     level    = "digest"               # the highest level that it knows: structure, digest, semantic
@@ -18,6 +18,7 @@ whose inputs did not change is not repeated.
     target = "java"
     into   = "src/main/java"          # folder of the generated sources, from {build}
     prefix = ""                       # a line that goes before the generated text
+    grammar = "grammar.json"          # absent: the driver does not read the grammar itself
     [dump]                            # absent: the driver needs no generated dump functions
     target = "java"                   # template of codegen.emit_dump
     into   = "src/main/java/Dump.java"
@@ -29,6 +30,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -104,7 +106,8 @@ class Reader:
         return self.command()
 
     def _fill(self, word: str) -> str:
-        return word.replace("{build}", str(self.place)).replace("{root}", str(ROOT))
+        known = {"{build}": str(self.place), "{root}": str(ROOT), "{python}": sys.executable}
+        return re.sub(r"\{\w+\}", lambda match: known.get(match[0], match[0]), word)
 
     def _state(self) -> str:
         """A digest of everything that the build is made of."""
@@ -126,6 +129,8 @@ class Reader:
         shutil.copytree(self.folder, self.place, dirs_exist_ok=True, ignore=ignore)
         if self.kaitai:
             compile_grammar(self.kaitai["target"], self.place / self.kaitai["into"], self.kaitai.get("prefix", ""))
+        if "grammar" in self.kaitai:
+            (self.place / self.kaitai["grammar"]).write_text(grammar_json())
         if self.dump:
             from codegen import emit_dump
             from codegen.loader import load
@@ -154,7 +159,7 @@ def compile_grammar(target: str, out: Path, prefix: str = "") -> None:
     modules = node_modules()
     out.mkdir(parents=True, exist_ok=True)
     grammar = out.parent / f".{target}.grammar.json"
-    grammar.write_text(json.dumps(yaml.safe_load((ROOT / "schema" / "gpack.ksy").read_text())))
+    grammar.write_text(grammar_json())
     command = ["node", str(READERS / "kaitai_compile.cjs"), str(grammar), str(out.parent / ".kaitai"), target]
     _call(target, command, ROOT, {"NODE_PATH": str(modules)})
     made = out.parent / ".kaitai" / target
@@ -163,6 +168,11 @@ def compile_grammar(target: str, out: Path, prefix: str = "") -> None:
         (out / source.name).write_text(f"{prefix}\n{text}" if prefix else text)
     shutil.rmtree(out.parent / ".kaitai")
     grammar.unlink()
+
+
+def grammar_json() -> str:
+    """`schema/gpack.ksy` as JSON, for those who have no YAML library."""
+    return json.dumps(yaml.safe_load((ROOT / "schema" / "gpack.ksy").read_text()))
 
 
 def node_modules() -> Path:

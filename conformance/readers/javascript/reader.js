@@ -99,7 +99,7 @@ class Reader {
 /** The protocol: one start, then a result to every run, until stop. */
 async function main([build]) {
   const reader = new Reader(build);
-  const say = (answer) => fs.writeSync(1, `${JSON.stringify(answer)}\n`);
+  const say = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`); // synchronous on pipes
   const { version } = require("kaitai-struct/package.json");
   say({ type: "start", protocol: 1, name: "gpack-kaitai-javascript", language: "javascript", version, level: "digest" });
   for await (const line of readline.createInterface({ input: process.stdin })) {

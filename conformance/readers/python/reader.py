@@ -66,7 +66,7 @@ class Grammar:
 
 def _type_name(text: str) -> str:
     """`row(ofs_heap)` without its arguments."""
-    return text.split("(")[0]
+    return text.partition("(")[0]
 
 
 class Dumper:
@@ -110,7 +110,7 @@ class Dumper:
         """An entry of the directory with its section's header and rows, where the grammar knows them."""
         made: Json = {"entry": self.record(entry, self.grammar.parts["sections"])}
         name = self.grammar.bodies.get(entry.kind)
-        body = getattr(entry, "body", None)
+        body: Any = getattr(entry, "body", None)
         if not name or not hasattr(body, "header"):
             return made  # the header of a single tensor has been parsed, and so checked
         header = next(item["type"] for item in self.grammar.types[name]["seq"] if item["id"] == "header")
@@ -155,9 +155,9 @@ class Reader:
     def _parse(self, root: Any, stream: Any) -> Json:
         dumper = Dumper(self.grammar, stream)
         header = dumper.record(root.header, self.grammar.parts["header"])
-        size = stream.size()
-        if size != root.header.total_file_size:
-            raise Rejected("structure", f"the header says {root.header.total_file_size} bytes, the file has {size}", size)
+        size, stated = stream.size(), root.header.total_file_size
+        if size != stated:
+            raise Rejected("structure", f"the header says {stated} bytes, the file has {size}", size)
         footer = dumper.record(root.footer, self.grammar.parts["footer"])
         for entry in root.sections:
             if entry.offset + entry.size > size:
@@ -212,8 +212,11 @@ def answers(reader: Reader, lines: Iterator[str]) -> Iterator[Json]:
 
 def main() -> None:
     """Answers on standard output what is asked on standard input."""
+    for stream in (sys.stdin, sys.stdout):
+        stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     for answer in answers(Reader(Path(sys.argv[1])), iter(sys.stdin)):
-        print(json.dumps(answer), flush=True)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
