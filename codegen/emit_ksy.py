@@ -12,7 +12,6 @@ What decides the shape of the grammar was tried with compiler 0.11 and its targe
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 from collections.abc import Mapping
@@ -293,21 +292,32 @@ def _sequence_body(schema: Schema, section: Section) -> Node:
     end: str | int = schema.struct(sequence.header).size
     for part in sequence.parts:
         start, length = f"ofs_{part.name}", f"len_{part.name}"
-        up = sequence.alignment - 1
-        aligned: str | int = f"({end} + {up}) / {sequence.alignment} * {sequence.alignment}"
-        if isinstance(end, int):
-            aligned = (end + up) // sequence.alignment * sequence.alignment
+        aligned = _aligned(end, sequence.alignment)
         present = _presence(schema, sequence, part)
-        if present:
-            aligned = f"({present} ? {aligned} : {end})"
         instances[start] = {
-            "value": f"({aligned}).as<u8>",
+            "value": _u8(f"{present} ? {aligned} : {_u8(end)}") if present else aligned,
             "doc": f"Start of `{part.name}`, from the start of the section.",
         }
         instances[length] = {"value": _length(part, present), "doc": f"Bytes of `{part.name}`."}
         instances[part.name] = _part(sequence, part) | ({"if": present} if present else {})
-        end = f"{start} + {length}"
+        end = f"{_u8(start)} + {_u8(length)}"
     return _body(section, f"{section.doc} {sequence.doc}", sequence.header, instances)
+
+
+def _u8(value: str | int) -> str:
+    """The value as a u8. Every operand and every result is cast, or some target computes it in 32 bits."""
+    text = str(value)
+    if re.fullmatch(r"[\w.]+\.as<u8>", text):
+        return text
+    return f"{text}.as<u8>" if re.fullmatch(r"[\w.]+", text) else f"({text}).as<u8>"
+
+
+def _aligned(end: str | int, alignment: int) -> str:
+    """The next multiple of `alignment`."""
+    if isinstance(end, int):
+        return _u8(-(-end // alignment) * alignment)
+    raised = _u8(f"{_u8(end)} + {_u8(alignment - 1)}")
+    return _u8(f"{_u8(f'{raised} / {_u8(alignment)}')} * {_u8(alignment)}")
 
 
 def _presence(schema: Schema, sequence: Sequence, part: Part) -> str | None:
@@ -317,20 +327,16 @@ def _presence(schema: Schema, sequence: Sequence, part: Part) -> str | None:
 
 
 def _length(part: Part, present: str | None) -> str:
-    """Bytes of a part. Every cast keeps some target from computing in 32 bits."""
-    length = f"({_count(part, '.as<u8>')}) * {part.type.size}"
-    return f"({present} ? {length} : 0).as<u8>" if present else f"({length}).as<u8>"
+    """Bytes of a part."""
+    length = _u8(_count(part, ".as<u8>"))
+    if part.type.size > 1:
+        length = _u8(f"{length} * {_u8(part.type.size)}")
+    return _u8(f"{present} ? {length} : {_u8(0)}") if present else length
 
 
 def _count(part: Part, cast: str = "") -> str:
-    """The count of elements, in terms of a body's `header`."""
-    tree = ast.parse(part.count, mode="eval")
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return re.sub(
-        r"[A-Za-z_]\w*",
-        lambda match: f"header.{match[0]}{cast}" if match[0] in names else match[0],
-        part.count,
-    )
+    """The count of elements, in terms of a body's `header`; `cast` goes behind every operand."""
+    return re.sub(r"\w+", lambda match: f"{'' if match[0].isdigit() else 'header.'}{match[0]}{cast}", part.count)
 
 
 def _part(sequence: Sequence, part: Part) -> Node:

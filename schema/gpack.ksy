@@ -1562,10 +1562,10 @@ types:
         type: gbt_header_v1
     instances:
       ofs_offsets:
-        value: (64).as<u8>
+        value: 64.as<u8>
         doc: Start of `offsets`, from the start of the section.
       len_offsets:
-        value: ((header.vocab_size.as<u8> + 1) * 4).as<u8>
+        value: ((header.vocab_size.as<u8> + 1.as<u8>).as<u8> * 4.as<u8>).as<u8>
         doc: Bytes of `offsets`.
       offsets:
         pos: ofs_section + ofs_offsets
@@ -1574,30 +1574,30 @@ types:
         repeat-expr: header.vocab_size + 1
         doc: Start of each token in the vocabulary blob, and the end of the last.
       ofs_token_types:
-        value: ((ofs_offsets + len_offsets + 7) / 8 * 8).as<u8>
+        value: ((((ofs_offsets.as<u8> + len_offsets.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `token_types`, from the start of the section.
       len_token_types:
-        value: ((header.vocab_size.as<u8>) * 1).as<u8>
+        value: header.vocab_size.as<u8>
         doc: Bytes of `token_types`.
       token_types:
         pos: ofs_section + ofs_token_types
         size: len_token_types
         doc: GGUF's token types; 0 where the source's value does not fit.
       ofs_vocab_blob:
-        value: ((ofs_token_types + len_token_types + 7) / 8 * 8).as<u8>
+        value: ((((ofs_token_types.as<u8> + len_token_types.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `vocab_blob`, from the start of the section.
       len_vocab_blob:
-        value: ((header.vocab_blob_bytes.as<u8>) * 1).as<u8>
+        value: header.vocab_blob_bytes.as<u8>
         doc: Bytes of `vocab_blob`.
       vocab_blob:
         pos: ofs_section + ofs_vocab_blob
         size: len_vocab_blob
         doc: All tokens, one after the other.
       ofs_triples:
-        value: ((ofs_vocab_blob + len_vocab_blob + 7) / 8 * 8).as<u8>
+        value: ((((ofs_vocab_blob.as<u8> + len_vocab_blob.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `triples`, from the start of the section.
       len_triples:
-        value: ((header.n_merges.as<u8>) * 12).as<u8>
+        value: (header.n_merges.as<u8> * 12.as<u8>).as<u8>
         doc: Bytes of `triples`.
       triples:
         pos: ofs_section + ofs_triples
@@ -1606,20 +1606,20 @@ types:
         repeat-expr: header.n_merges
         doc: Left, right and merged token id, by rank.
       ofs_chat_template:
-        value: ((ofs_triples + len_triples + 7) / 8 * 8).as<u8>
+        value: ((((ofs_triples.as<u8> + len_triples.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `chat_template`, from the start of the section.
       len_chat_template:
-        value: ((header.chat_template_bytes.as<u8>) * 1).as<u8>
+        value: header.chat_template_bytes.as<u8>
         doc: Bytes of `chat_template`.
       chat_template:
         pos: ofs_section + ofs_chat_template
         size: len_chat_template
         doc: Jinja text, UTF-8.
       ofs_merge_keys:
-        value: '((header.flags.merge_index ? (ofs_chat_template + len_chat_template + 7) / 8 * 8 : ofs_chat_template + len_chat_template)).as<u8>'
+        value: '(header.flags.merge_index ? ((((ofs_chat_template.as<u8> + len_chat_template.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_chat_template.as<u8> + len_chat_template.as<u8>).as<u8>).as<u8>'
         doc: Start of `merge_keys`, from the start of the section.
       len_merge_keys:
-        value: '(header.flags.merge_index ? (header.n_merges.as<u8>) * 8 : 0).as<u8>'
+        value: '(header.flags.merge_index ? (header.n_merges.as<u8> * 8.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `merge_keys`.
       merge_keys:
         pos: ofs_section + ofs_merge_keys
@@ -1629,10 +1629,10 @@ types:
         doc: left * 2^32 + right of each merge, rising; 2^64 - 1 of a merge that is -1, -1, -1.
         if: header.flags.merge_index
       ofs_merge_ranks:
-        value: '((header.flags.merge_index ? (ofs_merge_keys + len_merge_keys + 7) / 8 * 8 : ofs_merge_keys + len_merge_keys)).as<u8>'
+        value: '(header.flags.merge_index ? ((((ofs_merge_keys.as<u8> + len_merge_keys.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_merge_keys.as<u8> + len_merge_keys.as<u8>).as<u8>).as<u8>'
         doc: Start of `merge_ranks`, from the start of the section.
       len_merge_ranks:
-        value: '(header.flags.merge_index ? (header.n_merges.as<u8>) * 4 : 0).as<u8>'
+        value: '(header.flags.merge_index ? (header.n_merges.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `merge_ranks`.
       merge_ranks:
         pos: ofs_section + ofs_merge_ranks
@@ -1642,10 +1642,10 @@ types:
         doc: The rank of each of those keys; equal keys have rising ranks.
         if: header.flags.merge_index
       ofs_token_order:
-        value: '((header.flags.token_order ? (ofs_merge_ranks + len_merge_ranks + 7) / 8 * 8 : ofs_merge_ranks + len_merge_ranks)).as<u8>'
+        value: '(header.flags.token_order ? ((((ofs_merge_ranks.as<u8> + len_merge_ranks.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_merge_ranks.as<u8> + len_merge_ranks.as<u8>).as<u8>).as<u8>'
         doc: Start of `token_order`, from the start of the section.
       len_token_order:
-        value: '(header.flags.token_order ? (header.vocab_size.as<u8>) * 4 : 0).as<u8>'
+        value: '(header.flags.token_order ? (header.vocab_size.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `token_order`.
       token_order:
         pos: ofs_section + ofs_token_order
@@ -1655,10 +1655,10 @@ types:
         doc: All token ids, by the tokens' bytes; equal tokens by id.
         if: header.flags.token_order
       ofs_byte_tokens:
-        value: '((header.flags.byte_tokens ? (ofs_token_order + len_token_order + 7) / 8 * 8 : ofs_token_order + len_token_order)).as<u8>'
+        value: '(header.flags.byte_tokens ? ((((ofs_token_order.as<u8> + len_token_order.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_token_order.as<u8> + len_token_order.as<u8>).as<u8>).as<u8>'
         doc: Start of `byte_tokens`, from the start of the section.
       len_byte_tokens:
-        value: '(header.flags.byte_tokens ? (256) * 4 : 0).as<u8>'
+        value: '(header.flags.byte_tokens ? (256.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `byte_tokens`.
       byte_tokens:
         pos: ofs_section + ofs_byte_tokens
@@ -1668,10 +1668,10 @@ types:
         doc: 'The token that stands for each byte in GPT-2''s alphabet; -1: none.'
         if: header.flags.byte_tokens
       ofs_special_tokens:
-        value: '((header.flags.special_tokens ? (ofs_byte_tokens + len_byte_tokens + 7) / 8 * 8 : ofs_byte_tokens + len_byte_tokens)).as<u8>'
+        value: '(header.flags.special_tokens ? ((((ofs_byte_tokens.as<u8> + len_byte_tokens.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_byte_tokens.as<u8> + len_byte_tokens.as<u8>).as<u8>).as<u8>'
         doc: Start of `special_tokens`, from the start of the section.
       len_special_tokens:
-        value: '(header.flags.special_tokens ? (header.n_special.as<u8>) * 4 : 0).as<u8>'
+        value: '(header.flags.special_tokens ? (header.n_special.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `special_tokens`.
       special_tokens:
         pos: ofs_section + ofs_special_tokens
