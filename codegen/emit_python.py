@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from codegen import expressions
 from codegen.emit_json import full_json_schema
-from codegen.model import Field, Part, Rule, Schema, Struct, snake
+from codegen.model import Field, Part, Rule, Schema, Section, Struct, snake
 from codegen.render import render
 
 CONSTRUCT_SCALARS = {
@@ -29,6 +29,7 @@ def emit(schema: Schema) -> dict[str, str]:
         "dtypes": True,
         "constructs": True,
         "rules": bool(schema.rules),
+        "layout": bool(schema.sections),
         "json_schemas": bool(schema.json_schemas),
     }
     targets = schema.outputs.get("targets")
@@ -68,6 +69,8 @@ def _context(schema: Schema) -> dict[str, Any]:
         "construct_part": _construct_part,
         "construct_expression": _construct_expression,
         "count_of": _count_of,
+        "header_of": lambda section: _header_of(schema, section),
+        "rules_of_record": _rules_of_record,
         "table_name": lambda item: _table_name(schema, item),
         "file_name": f"{schema.id.capitalize()}File",
         "seconds": {item.name: item.also for item in schema.structs if item.also},
@@ -177,6 +180,14 @@ def _table_name(schema: Schema, item: Struct) -> str:
     return names[0] if names else f"{item.name}Table"
 
 
+def _header_of(schema: Schema, section: Section) -> Struct | None:
+    """The record that a section begins with; None where it begins with none."""
+    shape, target = section.body.shape, section.body.target
+    if shape == "sequence":
+        target = schema.sequence(target).header
+    return schema.struct(target) if shape in ("table", "single", "sequence") else None
+
+
 # ---------------------------------------------------------------- rules
 
 
@@ -206,6 +217,12 @@ def _checked(schema: Schema) -> tuple[list[Checked], set[str]]:
         ]
         made.append(Checked(item, quick, full, sweeps))
     return made, used
+
+
+def _rules_of_record(item: Checked) -> tuple[str, ...]:
+    """Every rule that a record's check can report, each once."""
+    ids = [rule.id for rule, _ in (*item.quick, *item.full)] + [rule_id for rule_id, _, _ in item.sweeps]
+    return tuple(dict.fromkeys(ids))
 
 
 def _sweep_code(rule: Rule, f: Field, used: set[str]) -> str:

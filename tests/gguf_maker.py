@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gpack.conformance.recipes import material
+
 # A metadata entry is (key, kind, value). Kinds are "u8" ... "f64", "bool", "str", and "[kind]" for arrays.
 Entry = tuple[str, str, Any]
 # A tensor is (name, type id, dims with the contiguous one first, data).
@@ -34,6 +36,10 @@ KINDS = {
 }
 ARRAY = 9
 F32, F16, Q4_0 = 0, 1, 2
+# The vectors of the conformance kit are made of the same.
+EVERY_KIND, TINY_TOKENS, TINY_SPECIALS = material.EVERY_KIND, material.TINY_TOKENS, material.TINY_SPECIALS
+TINY_MERGES, TINY_CHAT_TEMPLATE = material.TINY_MERGES, material.TINY_CHAT_TEMPLATE
+byte_alphabet, tiny_tokenizer = material.byte_alphabet, material.tiny_tokenizer
 
 
 def pack_string(text: str | bytes) -> bytes:
@@ -210,41 +216,6 @@ class TensorMaker:
         return self._rng.normal(0, 0.02, int(np.prod(dims)))
 
 
-def byte_alphabet() -> list[str]:
-    """GPT-2's 256 characters, one for each byte."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {byte: chr(byte) for byte in printable}
-    letters |= {byte: chr(256 + index) for index, byte in enumerate(others)}
-    return [letters[byte] for byte in range(256)]
-
-
-TINY_MERGES = ["t h", "h e", "Ġ t", "Ġt he", "i n", "e r", "a n", "Ġ a", "o n", "r e", "Ġ w", "l l", "o r"]
-TINY_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-TINY_CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-TINY_TOKENS = [*byte_alphabet(), *(merge.replace(" ", "") for merge in TINY_MERGES), *TINY_SPECIALS]
-
-
-def tiny_tokenizer() -> list[Entry]:
-    """A byte-level BPE vocabulary of 272 tokens: 256 bytes, 13 merges, 3 control tokens."""
-    normal = len(TINY_TOKENS) - len(TINY_SPECIALS)
-    return [
-        ("tokenizer.ggml.model", "str", "gpt2"),
-        ("tokenizer.ggml.pre", "str", "qwen2"),
-        ("tokenizer.ggml.tokens", "[str]", TINY_TOKENS),
-        ("tokenizer.ggml.token_type", "[i32]", [1] * normal + [3] * len(TINY_SPECIALS)),
-        ("tokenizer.ggml.merges", "[str]", TINY_MERGES),
-        ("tokenizer.ggml.bos_token_id", "u32", normal),
-        ("tokenizer.ggml.eos_token_id", "u32", normal + 2),
-        ("tokenizer.ggml.padding_token_id", "u32", normal),
-        ("tokenizer.ggml.add_bos_token", "bool", False),
-        ("tokenizer.chat_template", "str", TINY_CHAT_TEMPLATE),
-    ]
-
-
 N_EMBD, N_HEAD, N_HEAD_KV, N_FF, N_FF_EXP, N_EXPERT = 64, 4, 2, 128, 32, 4
 HEAD_DIM = N_EMBD // N_HEAD
 
@@ -383,33 +354,6 @@ def large_vocabulary(tokens: int = 248_320, merges: int = 247_587, seed: int = 3
 
 
 # One entry of every kind, with the values that break readers.
-EVERY_KIND: list[Entry] = [
-    ("a.u8", "u8", 255),
-    ("a.i8", "i8", -128),
-    ("a.u16", "u16", 65535),
-    ("a.i16", "i16", -32768),
-    ("a.u32", "u32", 4294967295),
-    ("a.i32", "i32", -2147483648),
-    ("a.f32", "f32", 0.5),
-    ("a.true", "bool", True),
-    ("a.false", "bool", False),
-    ("a.str", "str", "Ġé\0"),
-    ("a.empty", "str", ""),
-    ("a.u64", "u64", 2**64 - 1),
-    ("a.i64", "i64", -(2**63)),
-    ("a.f64", "f64", 1e300),
-    ("b.u8", "[u8]", [1, 2, 255]),
-    ("b.i16", "[i16]", [-1, 1]),
-    ("b.i32", "[i32]", []),
-    ("b.f32", "[f32]", [0.25, -2.0]),
-    ("b.bool", "[bool]", [True, False, True]),
-    ("b.str", "[str]", ["", "a", "Ġ" * 200, "\0" * 9]),
-    ("b.nostr", "[str]", []),
-    ("b.u64", "[u64]", [2**63]),
-    ("c.nested", "[[i32]]", [[1, 2], [], [3]]),
-    ("c.strings", "[[str]]", [["a", ""], [], ["Ġ"]]),
-    ("c.deep", "[[[bool]]]", [[[True], []], []]),
-]
 
 
 def vector(name: str, count: int = 8) -> Tensor:

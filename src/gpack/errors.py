@@ -32,6 +32,8 @@ CODES = {
     "io.memory": "not enough memory",
     "io.mmap": "the file system refuses to map the file",
     "usage": "the command line or the arguments are wrong",
+    "conformance.recipe": "a recipe of a vector is damaged, or asks for what it cannot give",
+    "conformance.vectors": "the vectors are not where they should be, or their index is damaged",
     "pack.closed": "the pack was closed",
     "pack.no_tensor": "the pack holds no tensor of that name",
     "pack.no_section": "the pack holds no section of that name",

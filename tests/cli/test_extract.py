@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from mutate import Pack as Parts
-from packs import ASSETS, everything, plain
 
 from gpack.cli import main
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes.bases import ASSETS, everything, plain
 
 
 @pytest.fixture

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import packs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutate import Pack
 
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes import bases as packs
 from gpack.container.manifest import canonical, parse_json, parse_manifest, schema_faults
 from gpack.errors import FormatError
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "schema" / "manifest.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-GOOD: dict[str, Any] = parse_json(bytes(Pack.parse(packs.everything()).section(14).data))
+GOOD: dict[str, Any] = parse_json(bytes(Parts.parse(packs.everything()).section(14).data))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import packs
 import pytest
-from mutate import Pack
 
 from gpack import errors
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes import bases as packs
 from gpack.container import atomic
 from gpack.container.pieces import Copy, Zeros
 from gpack.container.reader import Container
@@ -42,7 +42,7 @@ class Pieces:
 
 def builder(**payloads: Any) -> GPackBuilder:
     """The smallest valid pack, with private sections."""
-    base = Pack.parse(packs.plain())
+    base = Parts.parse(packs.plain())
     made = GPackBuilder({"model": base.manifest["model"]})
     made.add(SectionKind.METADATA_KV_BIN, bytes(base.section(0).data), 0)
     made.add(SectionKind.TENSOR_INDEX_BIN, bytes(base.section(1).data), 0)
@@ -88,7 +88,7 @@ def test_the_smallest_pack_by_hand(tmp_path: Path) -> None:
     assert int.from_bytes(data[16:24], "little") == table
     assert int.from_bytes(data[24:32], "little") == 192
     assert len(data) == result.size == table + (96 * 3 + 63) // 64 * 64 + 64
-    assert data == Pack.parse(data).seal()
+    assert data == Parts.parse(data).seal()
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:

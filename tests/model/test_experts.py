@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from gguf_maker import tiny_moe, write_split
-from packs import everything
 
 import gpack
 from gpack import errors
+from gpack.conformance.recipes.bases import everything
 from gpack.convert.gguf import convert_gguf
 from gpack.model.experts import Expert, FileExpertSource
 from gpack.model.numa import Interleaver

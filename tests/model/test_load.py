@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_maker import tiny_llama, write_gguf, write_split
-from mutate import Pack as Parts
-from packs import everything_gguf
 
 import gpack
 from gpack import errors
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes.bases import everything_source
 from gpack.convert.gguf import convert_gguf
 from gpack.model import GuildModel, ModelPaths, PleIo
 
@@ -25,7 +25,7 @@ from gpack.model import GuildModel, ModelPaths, PleIo
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A split GGUF of everything, and its packs with experts inside and outside."""
     folder = tmp_path_factory.mktemp("model")
-    shards = write_split(folder, "m", *everything_gguf())
+    shards = write_split(folder, "m", *everything_source())
     convert_gguf(shards[0], folder / "e.gpack")
     convert_gguf(shards[0], folder / "x.gpack", external_experts=True)
     return {"gguf": shards[1], "embedded": folder / "e.gpack", "external": folder / "x.gpack"}

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_maker import Tensor, write_gguf
-from packs import everything, plain
 
 import gpack
 from gpack import errors
+from gpack.conformance.recipes.bases import everything, plain
 from gpack.convert.gguf import convert_gguf
 from gpack.generated.constants import GgmlType, SectionKind
 from gpack.model import ple

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import packs
 import pytest
-from mutate import Pack
 
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes import bases as packs
 from gpack.container.reader import Container
 from gpack.errors import GpackError
 from gpack.sections.verify import verify
@@ -26,7 +26,7 @@ def opens(path: Path) -> bool:
 
 
 def test_the_pack_has_every_kind_of_section() -> None:
-    kinds = [section.entry.kind for section in Pack.parse(packs.small()).sections]
+    kinds = [section.entry.kind for section in Parts.parse(packs.small()).sections]
     assert kinds == list(range(15))
 
 
@@ -54,7 +54,7 @@ def test_every_flip_is_found(kind: str, part: int, tmp_path: Path) -> None:
 def test_a_quick_open_sees_what_it_reads(tmp_path: Path) -> None:
     """Magics, sizes, places and the manifest; not flags that it does not know, reserved bytes, digests, payloads."""
     data = packs.small()
-    pack = Pack.parse(data)
+    pack = Parts.parse(data)
     pack.seal()
     manifest = pack.section(14)
     path = tmp_path / "flipped.gpack"

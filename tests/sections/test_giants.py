@@ -8,10 +8,10 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-import packs
 import pytest
-from mutate import MANIFEST, Pack
 
+from gpack.conformance.parts import MANIFEST, Parts
+from gpack.conformance.recipes import bases as packs
 from gpack.container.reader import Container
 from gpack.generated import structs as s
 
@@ -22,7 +22,7 @@ SECONDS = 180
 
 def giant(path: Path, size: int, kinds: list[int], heads: dict[int, bytes]) -> Path:
     """A sparse file in which each of these sections has `size` bytes of zeros behind its first bytes."""
-    pack = Pack.parse(packs.plain())
+    pack = Parts.parse(packs.plain())
     for kind in kinds:
         if pack.has(kind):
             pack.section(kind).data[:] = heads.get(kind, b"")

@@ -10,11 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import packs
 import pytest
-from mutate import Pack, u64
 
 from gpack import errors
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes import bases as packs
+from gpack.conformance.recipes.case import u64
 from gpack.container.reader import Container
 from gpack.container.report import KEPT_PER_RULE
 from gpack.generated import structs as s
@@ -49,7 +50,7 @@ def check(path: Path, memory: int = 256 * MIB) -> Verification:
     return found
 
 
-def write(path: Path, pack: Pack) -> Path:
+def write(path: Path, pack: Parts) -> Path:
     path.write_bytes(pack.seal())
     return path
 
@@ -128,9 +129,9 @@ def test_what_is_no_pack(tmp_path: Path, data: bytes) -> None:
 # ---------------------------------------------------------------- directories
 
 
-def crowd(count: int, **fields: Any) -> Pack:
+def crowd(count: int, **fields: Any) -> Parts:
     """The plain pack with many private sections, each with these fields in the directory."""
-    pack = Pack.parse(packs.plain())
+    pack = Parts.parse(packs.plain())
     for index in range(count):
         pack.add(0x80000000 + index, b"", 0, name=f"p{index}").bound.update(fields)
     return pack
@@ -162,7 +163,7 @@ def test_thousands_of_equal_entries(tmp_path: Path, kind: int) -> None:
 )
 @pytest.mark.parametrize("value", [0, 1, 63, 1 << 20, (1 << 32) - 1, 1 << 53, (1 << 64) - 1])
 def test_extreme_header_fields(tmp_path: Path, field: str, value: int) -> None:
-    pack = Pack.parse(packs.small())
+    pack = Parts.parse(packs.small())
     pack.header[field] = min(value, (1 << 32) - 1) if field == "section_count" else value
     check(write(tmp_path / "a", pack))
 
@@ -171,7 +172,7 @@ def test_extreme_header_fields(tmp_path: Path, field: str, value: int) -> None:
 @pytest.mark.parametrize("field", ["offset", "size", "item_count"])
 def test_extreme_entries(tmp_path: Path, kind: int, field: str) -> None:
     for value in (0, 1, (1 << 32) - 1, 1 << 53, (1 << 64) - 1):
-        pack = Pack.parse(packs.small())
+        pack = Parts.parse(packs.small())
         section = pack.section(kind)
         if getattr(section.entry, field) != value:
             section.late[field] = value
@@ -181,7 +182,7 @@ def test_extreme_entries(tmp_path: Path, kind: int, field: str) -> None:
 @pytest.mark.parametrize("kind", [0, 1, 2, 4, 6, 9, 11, 12, 13])
 def test_extreme_fields_of_every_record(tmp_path: Path, kind: int) -> None:
     """Every number of every header and of a first row, at its extremes: never an exception, always an error."""
-    base = Pack.parse(packs.everything())
+    base = Parts.parse(packs.everything())
     records = [(base.get(kind), 0)]
     if kind not in (6, 11):
         records.append((base.rows(kind)[0], base.get(kind).ofs_rows))
@@ -219,9 +220,9 @@ def _codes(record: type[Any]) -> dict[str, str]:
 # ---------------------------------------------------------------- values and text
 
 
-def with_value(key: str, value: bytes, **fields: int) -> Pack:
+def with_value(key: str, value: bytes, **fields: int) -> Parts:
     """A pack with one more metadata entry."""
-    pack = Pack.parse(packs.plain())
+    pack = Parts.parse(packs.plain())
     row = s.MetadataKvRowV1(value_type=9, element_type=8, count=1, position=0)
     for name, item in fields.items():
         setattr(row, name, item)
@@ -253,7 +254,7 @@ def test_a_long_token_in_many_merges(tmp_path: Path) -> None:
     size, merges = MIB, 100_000
     left, right = b"a" * size, b"b"
     tokens = [left, right, left + right, left + b"c"]
-    pack = Pack.parse(packs.vocabulary())
+    pack = Parts.parse(packs.vocabulary())
     header = s.GbtHeaderV1(
         vocab_size=4, n_merges=merges, eos_token_id=-1, vocab_blob_bytes=sum(map(len, tokens)), chat_template_bytes=0
     )
@@ -288,7 +289,7 @@ def test_a_long_token_in_many_merges(tmp_path: Path) -> None:
 )
 def test_hostile_manifests(tmp_path: Path, make: Callable[[], bytes]) -> None:
     data = make()
-    pack = Pack.parse(packs.plain())
+    pack = Parts.parse(packs.plain())
     pack.manifest_bytes = lambda _: data
     path = write(tmp_path / "a", pack)
     assert check(path, GIB).report.counts.keys() & {"manifest.json", "manifest.schema"}
@@ -300,7 +301,7 @@ def test_hostile_manifests(tmp_path: Path, make: Callable[[], bytes]) -> None:
 
 
 def test_a_report_keeps_some_and_counts_all(tmp_path: Path) -> None:
-    pack = Pack.parse(packs.plain())
+    pack = Parts.parse(packs.plain())
     rows = [
         (s.MetadataKvRowV1(value_type=0, element_type=0, count=1, position=index, flags=2), [b"%04d" % index, b"\0"])
         for index in range(1000)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import broken
-import broken_container  # noqa: F401  the cases enter the table when they are imported
-import broken_tables  # noqa: F401
-import broken_tensors  # noqa: F401
-import packs
 import pytest
 
 from gpack import errors
+from gpack.conformance.recipes import bases as packs
+from gpack.conformance.recipes.broken import CASES, Case
+from gpack.conformance.recipes.case import Base
 from gpack.container.reader import Container
 from gpack.generated.rules import RULES
 from gpack.sections.verify import verify
-
-CASES = broken.CASES
 
 
 def closure(rule: str) -> set[str]:
@@ -36,7 +32,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_rule(case: broken.Case, tmp_path: Path) -> None:
+def test_rule(case: Case, tmp_path: Path) -> None:
     data, changed = case.sealed()
     path = tmp_path / "broken.gpack"
     path.write_bytes(data)
@@ -65,7 +61,7 @@ def _check_quick(rule: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [packs.plain, packs.vocabulary, packs.small, packs.everything, packs.external])
-def test_the_unbroken_packs_pass(make: broken.Base, tmp_path: Path) -> None:
+def test_the_unbroken_packs_pass(make: Base, tmp_path: Path) -> None:
     path = tmp_path / "good.gpack"
     path.write_bytes(make())
     assert verify(path).report.violations == []

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from gguf_maker import tiny_moe, write_split
-from mutate import Pack as Parts
-from packs import external
 
 import gpack
 from gpack import errors
 from gpack.cli import main
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes.bases import external
 from gpack.convert.gguf import convert_gguf
 from gpack.sections.verify import verify
 

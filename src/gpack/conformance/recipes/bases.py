@@ -1,4 +1,4 @@
-"""Valid packs for tests, made once per process: converted from tiny GGUFs, then completed by hand.
+"""Valid packs that the mutations start from: made once per process by gpack's own writer, then completed by the sealer.
 
 `everything` and `small` hold all fifteen kinds of sections; `external` keeps its experts in two shards;
 `vocabulary` has no tensors, `plain` has nothing but the mandatory sections.
@@ -6,32 +6,23 @@
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Sequence
 from functools import cache
-from hashlib import shake_128
-from pathlib import Path
+from hashlib import sha256, shake_128
+from typing import Any
 
-from gguf_maker import EVERY_KIND, Entry, Tensor, tiny_tokenizer, write_gguf
-from mutate import Pack
+from ...generated.constants import ExpertFlags, GgmlType, SectionKind, ShardFlags, TensorFlags
+from ...generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
+from ...sections.assets import build_assets
+from ..memory import Entry, MemoryModel, pack_of
+from ..parts import Parts
+from .material import EVERY_KIND, Tensor, in_memory, tensor, tiny_tokenizer
 
-from gpack.convert.gguf import convert_gguf
-from gpack.generated.structs import ExpertLayoutRowV1, ExpertShardRowV1
-from gpack.sections.assets import build_assets
-
-# type: (elements, bytes) to a block, as ggml has them.
-F32, F16, Q4_0, Q8_0, Q4_K, BF16 = 0, 1, 2, 8, 12, 30
-BLOCKS = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q8_0: (32, 34), Q4_K: (256, 144), BF16: (1, 2)}
+F32, F16, Q4_0, Q8_0 = GgmlType.F32, GgmlType.F16, GgmlType.Q4_0, GgmlType.Q8_0
+Q4_K, BF16 = GgmlType.Q4_K, GgmlType.BF16
+INDEX, LAYOUT, BLOBS = SectionKind.TENSOR_INDEX_BIN, SectionKind.EXPERT_LAYOUT_BIN, SectionKind.EXPERT_BLOBS
 ASSETS = {"tokenizer.json": b"{}", "merges.txt": b"#version: 0.2\nt h\n", "empty": b""}
-
-
-def tensor(name: str, ggml_type: int, *dims: int) -> Tensor:
-    """A tensor of bytes that depend on its name only; the last is never zero, so that no padding looks like it."""
-    elements = 1
-    for extent in dims:
-        elements *= extent
-    block, size = BLOCKS[ggml_type]
-    data = shake_128(name.encode()).digest(elements // block * size)
-    return name, ggml_type, dims, data[:-1] + b"\x7f"
+SHARD_SIZE, SHARD_HEADER = 1 << 20, 4096
 
 
 def _experts(layer: int, *, fused: bool, count: int = 3) -> list[Tensor]:
@@ -56,7 +47,7 @@ def _model(layers: int, *, drafts: int, name: str = "tiny") -> list[Entry]:
     ]
 
 
-def everything_gguf() -> tuple[list[Entry], list[Tensor]]:
+def everything_source() -> tuple[list[Entry], list[Tensor]]:
     """All homes, all kinds of metadata, all shapes of experts."""
     metadata = [*_model(4, drafts=1), *EVERY_KIND, *tiny_tokenizer()]
     tensors = [
@@ -82,7 +73,7 @@ def everything_gguf() -> tuple[list[Entry], list[Tensor]]:
     return metadata, tensors
 
 
-def small_gguf() -> tuple[list[Entry], list[Tensor]]:
+def small_source() -> tuple[list[Entry], list[Tensor]]:
     """As little as fills every kind of section."""
     metadata = [
         ("general.architecture", "str", "t"),
@@ -106,27 +97,24 @@ def small_gguf() -> tuple[list[Entry], list[Tensor]]:
     return metadata, tensors
 
 
-def convert(metadata: list[Entry], tensors: list[Tensor]) -> bytes:
-    """The pack of a GGUF."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = write_gguf(Path(folder) / "source.gguf", metadata, tensors)
-        convert_gguf(source, Path(folder) / "made.gpack")
-        return (Path(folder) / "made.gpack").read_bytes()
+def convert(metadata: Sequence[Entry], tensors: Sequence[Tensor], **options: Any) -> bytes:
+    """The pack of a model, by gpack's own writer."""
+    return pack_of(MemoryModel(metadata, in_memory(tensors)), **options)
 
 
 @cache
 def everything() -> bytes:
     """All fifteen kinds of sections, with TokenizerAssets added by hand."""
-    pack = Pack.parse(convert(*everything_gguf()))
-    pack.add(12, build_assets(ASSETS), len(ASSETS))
+    pack = Parts.parse(convert(*everything_source()))
+    pack.add(SectionKind.TOKENIZER_ASSETS, build_assets(ASSETS), len(ASSETS))
     return pack.seal()
 
 
 @cache
 def small() -> bytes:
     """The same in as few bytes as possible."""
-    pack = Pack.parse(convert(*small_gguf()))
-    pack.add(12, build_assets({"a": b"x"}), 1)
+    pack = Parts.parse(convert(*small_source()))
+    pack.add(SectionKind.TOKENIZER_ASSETS, build_assets({"a": b"x"}), 1)
     return pack.seal()
 
 
@@ -142,18 +130,32 @@ def plain() -> bytes:
     return convert([], [])
 
 
+def shard_bytes() -> dict[str, bytes]:
+    """The two shards of `external` by name: a header of a few letters, zeros, and a mark at the end of the file."""
+    made = {}
+    for index in (1, 2):
+        data = bytearray(SHARD_SIZE)
+        data[:16] = shake_128(b"shard %d" % index).digest(16)
+        data[-1] = index
+        made[f"model-0000{index}-of-00002.gguf"] = bytes(data)
+    return made
+
+
 @cache
 def external() -> bytes:
     """The experts of `everything` in shards, put together from the records: gate and up in one, down in another."""
-    pack = Pack.parse(everything())
-    pack.remove(10)
-    names = [b"model-00001-of-00002.gguf", b"model-00002-of-00002.gguf"]
-    rows, at = [], 4096
+    return outside(Parts.parse(everything()), shard_bytes()).seal()
+
+
+def outside(pack: Parts, files: dict[str, bytes]) -> Parts:
+    """Moves the experts of a pack into two shards, each layer at the next two pages."""
+    pack.remove(BLOBS)
+    rows, at = [], SHARD_HEADER
     places: dict[str, int] = {}
-    for row in pack.rows(9):
-        row.flags |= 1
+    for row in pack.rows(LAYOUT):
+        row.flags |= ExpertFlags.EXTERNAL
         row.offset = row.stride = 0
-        fused = row.flags & 2
+        fused = row.flags & ExpertFlags.FUSED_GATE_UP
         row.gate_shard, row.up_shard, row.down_shard = 0, 0, 1
         row.gate_offset = row.down_offset = at
         row.down_stride = row.down_bytes
@@ -162,30 +164,28 @@ def external() -> bytes:
         row.up_offset = at + (row.gate_bytes if fused else row.gate_bytes * row.n_expert)
         for role in ("gate_up", "down") if fused else ("gate", "up", "down"):
             places[f"blk.{row.layer}.ffn_{role}_exps.weight"] = getattr(row, f"{role.split('_')[0]}_offset")
-        at += 8192
+        at += 2 * SHARD_HEADER
         rows.append(row.encode())
-    shards = [
-        ExpertShardRowV1(
-            name_offset=len(names[0]) * index, name_length=len(name), file_size=1 << 20, header_size=4096,
-            header_sha256=bytes([index + 1]) * 32, sha256=bytes([index + 3]) * 32, flags=1,
-        ).encode()
-        for index, name in enumerate(names)
-    ]  # fmt: skip
-    header = pack.get(9)
-    header.num_shards = 2
-    header.ofs_shards = 64 + ExpertLayoutRowV1.SIZE * len(rows)
-    header.ofs_heap = header.ofs_shards + 96 * 2
-    header.len_heap = sum(map(len, names))
-    pack.section(9).data[:] = b"".join([header.encode(), *rows, *shards, *names])
+    shards, said, heap = [], [], b""
+    for name, data in files.items():
+        shard = ExpertShardRowV1(
+            name_offset=len(heap), name_length=len(name), file_size=len(data), header_size=SHARD_HEADER,
+            header_sha256=sha256(data[:SHARD_HEADER]).digest(), sha256=sha256(data).digest(),
+            flags=ShardFlags.HAS_SHA256,
+        )  # fmt: skip
+        heap += name.encode()
+        shards.append(shard.encode())
+        digests = {"header_sha256": shard.header_sha256.hex(), "sha256": shard.sha256.hex()}
+        said.append({"name": name, "size": len(data), **digests})
+    header = pack.get(LAYOUT)
+    header.num_shards = len(shards)
+    header.ofs_shards = ExpertLayoutHeaderV1.SIZE + ExpertLayoutRowV1.SIZE * len(rows)
+    header.ofs_heap = header.ofs_shards + ExpertShardRowV1.SIZE * len(shards)
+    header.len_heap = len(heap)
+    pack.section(LAYOUT).data[:] = b"".join([header.encode(), *rows, *shards, heap])
     for name, place in places.items():
-        pack.set_row(1, name, flags=1)
-        if pack.rows(1)[pack.find(1, name)].offset != place:
-            pack.set_row(1, name, offset=place)
-    pack.manifest["experts"] |= {
-        "mode": "external",
-        "shards": [
-            {"name": name.decode(), "size": 1 << 20, "header_sha256": f"0{i + 1}" * 32, "sha256": f"0{i + 3}" * 32}
-            for i, name in enumerate(names)
-        ],
-    }
-    return pack.seal()
+        pack.set_row(INDEX, name, flags=TensorFlags.EXTERNAL)
+        if pack.rows(INDEX)[pack.find(INDEX, name)].offset != place:
+            pack.set_row(INDEX, name, offset=place)
+    pack.manifest["experts"] |= {"mode": "external", "shards": said}
+    return pack

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broken import Change, case, steps
-from broken_tables import add, append, at_row, cut, edit_entry, poke, set_header, set_row
-from mutate import Pack
-from packs import external, small, vocabulary
-
-from gpack.generated.structs import ExpertLayoutRowV1, ExpertShardRowV1, GPackSingleTensorHeaderV1
+from ...generated.structs import ExpertLayoutRowV1, ExpertShardRowV1, GPackSingleTensorHeaderV1
+from ..parts import Parts
+from .bases import external, small, vocabulary
+from .broken_tables import add, append, at_row, cut, edit_entry, poke, set_header, set_row
+from .case import Change, case, steps
 
 PLE, ROPE, CONV = "per_layer_token_embd.weight", "rope_freqs.weight", "blk.0.conv.weight"
 EMBED = "token_embd.weight"  # the last name
@@ -28,7 +27,7 @@ def tensor(name: str, field: str, value: object) -> tuple[str, str, Change]:
 def totals(parameters: int = 0, octets: int = 0) -> Change:
     """Makes totals and manifest agree with a changed row."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         header = pack.get(1)
         if parameters:
             pack.set(1, parameter_count=header.parameter_count + parameters)
@@ -40,7 +39,9 @@ def totals(parameters: int = 0, octets: int = 0) -> Change:
 
 
 def by_type(name: str, octets: int) -> Change:
-    def change(pack: Pack) -> None:
+    """Makes the manifest agree with changed bytes of a type."""
+
+    def change(pack: Parts) -> None:
         pack.manifest["model"]["bytes_by_type"][name] += octets
 
     return change
@@ -99,7 +100,8 @@ case("field.range", "ExpertLayoutBin", "shards[0].file_size",
 # ---------------------------------------------------------------- single tensors
 
 
-def single(pack: Pack, **fields: int) -> None:
+def single(pack: Parts, **fields: int) -> None:
+    """Adds a PLE table that no tensor of the index owns."""
     header = GPackSingleTensorHeaderV1(ggml_type=F16, ne0=1, ne1=1, byte_size=2, data_offset=64)
     for name, value in fields.items():
         setattr(header, name, value)
@@ -118,6 +120,7 @@ case("single.orphan", "PleBlob", "", single, base=vocabulary, placed=False)
 
 
 def dense(name: str, **fields: int) -> tuple[str, Change]:
+    """Path and change of a row of the dense index."""
     return at_row(2, name, next(iter(fields))), set_row(2, name, **fields)
 
 
@@ -182,10 +185,11 @@ E = "ExpertLayoutBin"
 
 
 def shard(index: int, **fields: object) -> Change:
+    """Sets fields of a shard's row."""
     return lambda pack: pack.set_row(9, index, ExpertShardRowV1, **fields)
 
 
-def no_experts(pack: Pack) -> None:
+def no_experts(pack: Parts) -> None:
     """A further layer, well placed, of no expert."""
     data = pack.section(9).data
     row = ExpertLayoutRowV1.decode(data, 64)
@@ -247,7 +251,8 @@ case("tensor.home_row", "TensorIndexBin", at_row(1, GATE, "home_row", external),
 M = "MtpBlob"
 
 
-def draft(name: str, **fields: object) -> tuple[str, Callable[[Pack], None]]:
+def draft(name: str, **fields: object) -> tuple[str, Callable[[Parts], None]]:
+    """Path and change of a row of the draft table."""
     return at_row(13, name, next(iter(fields))), lambda pack: pack.set_row(13, name, **fields)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import packs
-from mutate import Pack
+from ..parts import Parts
+from . import bases
 
-Change = Callable[[Pack], object]
+Change = Callable[[Parts], object]
 Base = Callable[[], bytes]
 
 
@@ -31,7 +31,7 @@ class Case:
 
     def sealed(self) -> tuple[bytes, list[tuple[int, int]]]:
         """The broken file, and the byte ranges that were changed."""
-        pack = Pack.parse(self.base())
+        pack = Parts.parse(self.base())
         self.change(pack)
         return pack.seal(), pack.changed()
 
@@ -43,7 +43,7 @@ CASES: list[Case] = []
 
 
 def case(
-    rule: str, section: str, field: str, change: Change, *, base: Base = packs.everything, placed: bool = True
+    rule: str, section: str, field: str, change: Change, *, base: Base = bases.everything, placed: bool = True
 ) -> None:
     """Enters a case into the table."""
     CASES.append(Case(rule, section, field, change, base, placed))
@@ -52,8 +52,18 @@ def case(
 def steps(*changes: Change) -> Change:
     """Several changes as one."""
 
-    def all_of_them(pack: Pack) -> None:
+    def all_of_them(pack: Parts) -> None:
         for change in changes:
             change(pack)
 
     return all_of_them
+
+
+def u32(value: int) -> bytes:
+    """Four bytes, little-endian."""
+    return value.to_bytes(4, "little")
+
+
+def u64(value: int) -> bytes:
+    """Eight bytes, little-endian."""
+    return value.to_bytes(8, "little")

@@ -5,33 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broken import Change, case, steps
-from mutate import KINDS, TABLES, Pack, u32, u64, up
-from packs import everything, plain, small, vocabulary
-
-from gpack.generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
+from ...generated.constants import SECTION_NAMES
+from ...generated.rules import align_up
+from ...generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
+from ..parts import ROWS, Parts
+from .bases import everything, plain, small, vocabulary
+from .case import Change, case, steps, u32, u64
 
 INDEXES = (0, 1, 2, 4, 9, 12, 13)
 
 
 def names(*kinds: int) -> list[tuple[int, str]]:
-    return [(kind, KINDS[kind][0]) for kind in kinds]
+    """Kinds with their names."""
+    return [(kind, SECTION_NAMES[kind]) for kind in kinds]
 
 
 def set_header(kind: int, /, **fields: Any) -> Change:
+    """Sets fields of a section's header record."""
     return lambda pack: pack.set(kind, **fields)
 
 
 def set_row(kind: int, row: int | str, /, **fields: Any) -> Change:
+    """Sets fields of a row, named by number or by its name."""
     return lambda pack: pack.set_row(kind, row, **fields)
 
 
 def at_row(kind: int, name: str, field: str, base: Callable[[], bytes] = everything) -> str:
     """The path of a row's field."""
-    return f"rows[{Pack.parse(base()).find(kind, name)}].{field}"
+    return f"rows[{Parts.parse(base()).find(kind, name)}].{field}"
 
 
 def poke(kind: int, at: int, data: bytes) -> Change:
+    """Overwrites bytes of a section."""
     return lambda pack: pack.poke(kind, at, data)
 
 
@@ -41,10 +46,12 @@ def add(kind: int, name: str, amount: int) -> Change:
 
 
 def append(kind: int, data: bytes) -> Change:
+    """Puts bytes behind a section's own."""
     return lambda pack: pack.section(kind).data.extend(data)
 
 
 def cut(kind: int, length: int) -> Change:
+    """Keeps the first bytes of a section."""
     return lambda pack: pack.section(kind).data.__delitem__(slice(length, None))
 
 
@@ -53,7 +60,7 @@ def edit_entry(
 ) -> Change:
     """Renames a row, changes what it points to, or its fields; the table is sorted and laid out anew."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         entries = pack.entries(kind)
         row, refs = entries[pack.find(kind, name)]
         refs[0] = refs[0] if new is None else new
@@ -97,7 +104,7 @@ case("field.flags", "TokenizerBin", "flags", set_header(11, flags=0b11111))
 
 def odd_rows(kind: int) -> Change:
     """Rows that are longer by half a word."""
-    return lambda pack: pack.rebuild(kind, pack.entries(kind), row_size=TABLES[kind][1].SIZE + 4)
+    return lambda pack: pack.rebuild(kind, pack.entries(kind), row_size=ROWS[kind].SIZE + 4)
 
 
 for kind, section in names(0, 1, 2, 4, 9, 12):
@@ -107,18 +114,19 @@ case("index.header", "MtpBlob", "", lambda p: p.add(13, bytes(63), 1) and p.mani
 for kind, section in names(*INDEXES):
     case("index.magic", section, "magic", set_header(kind, magic=0))
     case("index.version", section, "version", set_header(kind, version=2))
-    size = TABLES[kind][1].SIZE
+    size = ROWS[kind].SIZE
     case("index.row_size", section, "row_size", set_header(kind, row_size=size - 8))
 for kind, section in names(0, 1, 2, 4, 9):
     case("index.row_size", section, "row_size",
          odd_rows(kind), placed=False)  # fmt: skip
 
 
-def too_many_rows(pack: Pack) -> None:
+def too_many_rows(pack: Parts) -> None:
+    """An archive of one row more than a table may have."""
     count = (1 << 20) + 1
     header = TokenizerAssetsHeaderV1(version=1, row_size=32, num_rows=count, ofs_rows=64)
     header.ofs_heap = 64 + 32 * count
-    header.ofs_data = up(header.ofs_heap, 64)
+    header.ofs_data = align_up(header.ofs_heap, 64)
     pack.add(12, header.encode() + bytes(header.ofs_data - 64), 0)
 
 
@@ -127,7 +135,9 @@ case("index.num_rows", "MetadataKvBin", "num_rows", set_header(0, num_rows=0xFFF
 
 
 def heap_elsewhere(kind: int) -> Change:
-    def change(pack: Pack) -> None:
+    """Eight bytes between rows and heap."""
+
+    def change(pack: Parts) -> None:
         at = pack.get(kind).ofs_heap
         pack.section(kind).data[at:at] = bytes(8)
         pack.set(kind, ofs_heap=at + 8)
@@ -144,7 +154,9 @@ for kind, section in names(0, 1, 2, 4, 9):
 
 
 def swap(kind: int, first: int) -> Change:
-    def change(pack: Pack) -> None:
+    """Swaps a row with the next; the heap follows."""
+
+    def change(pack: Parts) -> None:
         rows = pack.entries(kind)
         rows[first : first + 2] = rows[first + 1], rows[first]
         pack.rebuild(kind, rows)
@@ -152,7 +164,8 @@ def swap(kind: int, first: int) -> Change:
     return change
 
 
-def double_key(pack: Pack) -> None:
+def double_key(pack: Parts) -> None:
+    """A key that stands twice."""
     rows = pack.entries(0)
     index = pack.find(0, "a.u8")
     row, refs = pack.entries(0)[index]
@@ -175,7 +188,7 @@ case("index.heap_order", "TensorIndexBin", "len_heap",
      steps(append(1, b"x"), add(1, "len_heap", 1)))  # fmt: skip
 
 
-def share(pack: Pack) -> None:
+def share(pack: Parts) -> None:
     """'a.true' and 'b...' point to the bytes of another value that is the same."""
     rows = pack.rows(0)
     one = rows[pack.find(0, "a.true")].value_offset
@@ -186,7 +199,8 @@ def share(pack: Pack) -> None:
 case("index.heap_order", "MetadataKvBin", at_row(0, "a.u8", "value_offset"), share)
 
 
-def fill_gap(pack: Pack) -> None:
+def fill_gap(pack: Parts) -> None:
+    """Bytes that are not zero between a key and its value."""
     row = pack.rows(0)[pack.find(0, "a.u8")]
     gap = row.key_offset + row.key_length
     assert gap < row.value_offset
@@ -295,7 +309,7 @@ case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template",
 def archive(files: Sequence[tuple[bytes, bytes]], *, extra: int = 0) -> Change:
     """Adds an archive of files that no builder would take."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         rows, heap, data = b"", b"", bytearray()
         for name, octets in files:
             data += bytes(-len(data) % 64)
@@ -306,7 +320,7 @@ def archive(files: Sequence[tuple[bytes, bytes]], *, extra: int = 0) -> Change:
         data += bytes(extra)
         header = TokenizerAssetsHeaderV1(version=1, row_size=32, num_rows=len(files), ofs_rows=64)
         header.ofs_heap, header.len_heap = 64 + len(rows), len(heap)
-        header.ofs_data, header.len_data = up(header.ofs_heap + len(heap), 64), len(data)
+        header.ofs_data, header.len_data = align_up(header.ofs_heap + len(heap), 64), len(data)
         head = header.encode() + rows + heap
         pack.add(12, head.ljust(header.ofs_data, b"\0") + data, len(files))
 

@@ -1,65 +1,32 @@
 """Takes a valid pack apart, changes one thing, and seals it again, so that only the intended rule is broken.
 
-The sealer lays the file out by the format's arithmetic alone (FORMAT.md) and shares no code with the writer under
-test; only the generated records are used, to name fields. `Pack.parse(data).seal() == data` for every canonical pack.
+The sealer lays the file out by the format's arithmetic alone and shares no code with the writer: of the schema it
+uses the generated records and tables, to name fields. `Parts.parse(data).seal() == data` for every canonical pack.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from gpack.generated import structs as s
+from ..generated import constants as c
+from ..generated import structs as s
+from ..generated.layout import BODIES, COLUMNS
+from ..generated.rules import align_up
 
-HEADER, ENTRY, FOOTER = 64, 96, 64
-MANIFEST = 14
-# kind: (name, alignment, flag bit), as the mission text lists them.
-KINDS: dict[int, tuple[str, int, int]] = {
-    0: ("MetadataKvBin", 64, 0),
-    1: ("TensorIndexBin", 64, 0),
-    2: ("DenseIndexBin", 64, 1 << 1),
-    3: ("DensePackBlob", 4096, 1 << 1),
-    4: ("NativeDenseIndexBin", 64, 1 << 2),
-    5: ("NativeDenseBlob", 4096, 1 << 2),
-    6: ("EmbedBlob", 4096, 0),
-    7: ("HeadBlob", 4096, 0),
-    8: ("PleBlob", 4096, 1 << 6),
-    9: ("ExpertLayoutBin", 64, 0),
-    10: ("ExpertBlobs", 4096, 1 << 3),
-    11: ("TokenizerBin", 64, 1 << 4),
-    12: ("TokenizerAssets", 64, 0),
-    13: ("MtpBlob", 4096, 1 << 5),
-    14: ("ManifestJson", 64, 0),
-}
-EXTERNAL_EXPERTS = 1 << 7
-# kind: (header, row) of the index sections.
-TABLES: dict[int, tuple[type[Any], type[Any]]] = {
-    0: (s.MetadataKvHeaderV1, s.MetadataKvRowV1),
-    1: (s.TensorIndexHeaderV1, s.TensorIndexRowV1),
-    2: (s.DenseIndexHeaderV1, s.GPackDenseRowV1),
-    4: (s.NativeDenseIndexHeaderV1, s.NativeDenseRowV1),
-    9: (s.ExpertLayoutHeaderV1, s.ExpertLayoutRowV1),
-    12: (s.TokenizerAssetsHeaderV1, s.TokenizerAssetRowV1),
-    13: (s.MtpHeaderV1, s.MtpRowV1),
-}
-HEADERS: dict[int, type[Any]] = {kind: header for kind, (header, _) in TABLES.items()} | {
-    6: s.GPackSingleTensorHeaderV1,
-    7: s.GPackSingleTensorHeaderV1,
-    8: s.GPackSingleTensorHeaderV1,
-    11: s.GbtHeaderV1,
-}
+MANIFEST = c.SectionKind.MANIFEST_JSON
+MTP, BLOBS, LAYOUT = c.SectionKind.MTP_BLOB, c.SectionKind.EXPERT_BLOBS, c.SectionKind.EXPERT_LAYOUT_BIN
+HEADER, ENTRY, FOOTER = s.GPackHeaderV1.SIZE, s.GPackSectionEntryV1.SIZE, s.GPackFooterV1.SIZE
+NAME = next(column.size for column in COLUMNS["GPackSectionEntryV1"] if column.name == "name")
+# kind: header record of the sections that begin with one; kind: row record of the tables.
+HEADERS: dict[int, type[Any]] = {kind: body.header for kind, body in BODIES.items() if body.header}
+ROWS: dict[int, type[Any]] = {kind: body.tables[0].record for kind, body in BODIES.items() if body.tables}
 
 Row = tuple[Any, list[bytes]]
-
-
-def up(value: int, alignment: int) -> int:
-    """The next multiple of `alignment`."""
-    return (value + alignment - 1) // alignment * alignment
 
 
 def canonical(value: Any) -> bytes:
@@ -89,7 +56,7 @@ class Section:
 
 
 @dataclass
-class Pack:
+class Parts:
     """A pack in parts.
 
     Attributes:
@@ -113,7 +80,7 @@ class Pack:
     places: dict[int | str, int] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, data: bytes) -> Pack:
+    def parse(cls, data: bytes) -> Parts:
         """Takes a valid pack apart."""
         head = s.GPackHeaderV1.decode(data)
         sections = []
@@ -122,7 +89,7 @@ class Pack:
             sections.append(Section(entry, bytearray(data[entry.offset : entry.offset + entry.size])))
         return cls(sections, json.loads(bytes(sections[-1].data)))
 
-    def copy(self) -> Pack:
+    def copy(self) -> Parts:
         """A copy to change."""
         return copy.deepcopy(self)
 
@@ -133,17 +100,18 @@ class Pack:
         return next(section for section in self.sections if section.entry.kind == kind)
 
     def has(self, kind: int) -> bool:
+        """Whether a section of that kind is there."""
         return any(section.entry.kind == kind for section in self.sections)
 
     def add(
         self, kind: int, data: bytes, items: int, *, name: str | None = None, alignment: int | None = None
     ) -> Section:
         """Adds a section where the order of kinds wants it."""
-        known_name, known_alignment, _ = KINDS.get(kind, (name or "", alignment or 64, 0))
+        name = name or c.SECTION_NAMES.get(kind, "")
+        alignment = alignment or c.SECTION_ALIGNMENTS.get(kind, c.CACHE_LINE)
         entry = s.GPackSectionEntryV1(
-            kind=kind, alignment=alignment or known_alignment, item_count=items,
-            name=(name or known_name).encode().ljust(24, b"\0"),
-        )  # fmt: skip
+            kind=kind, alignment=alignment, item_count=items, name=name.encode().ljust(NAME, b"\0")
+        )
         made = Section(entry, bytearray(data))
         place = next(
             (i for i, other in enumerate(self.sections) if other.entry.kind == MANIFEST or other.entry.kind > kind),
@@ -205,7 +173,7 @@ class Pack:
         start, step = header.ofs_rows, header.row_size
         if record is s.ExpertShardRowV1:
             start, step = header.ofs_shards, header.shard_row_size
-        record = record or TABLES[kind][1]
+        record = record or ROWS[kind]
         at = start + index * step
         return record.decode(self.section(kind).data, at), at, record
 
@@ -216,7 +184,8 @@ class Pack:
             before = made.encode()
             setattr(made, name, value)
             changed = [i for i, (a, b) in enumerate(zip(before, made.encode(), strict=True)) if a != b]
-            assert changed, f"{name} was {value} before"
+            if not changed:
+                raise ValueError(f"{name} was {value} before")
             start = record.OFFSETS[name]
             self.mark(kind, at + start, max(changed) + 1 - start)
         data[at : at + record.SIZE] = made.encode()
@@ -227,7 +196,7 @@ class Pack:
 
     def rebuild(self, kind: int, rows: Sequence[Row], *, row_size: int = 0, **fields: Any) -> None:
         """Writes a table anew: header, rows, heap; bytes behind the heap are kept. Shards are not."""
-        record, header = TABLES[kind][1], self.get(kind)
+        record, header = ROWS[kind], self.get(kind)
         tail = bytes(self.section(kind).data[header.ofs_heap + header.len_heap :])
         heap = bytearray()
         packed = bytearray()
@@ -241,14 +210,14 @@ class Pack:
                 heap += value
             packed += row.encode().ljust(header.row_size, b"\0")
         header.num_rows = len(rows)
-        header.ofs_heap = HEADER + len(packed)
+        header.ofs_heap = header.SIZE + len(packed)
         header.len_heap = len(heap)
-        if kind == 9:
+        if kind == LAYOUT:
             header.ofs_shards = header.ofs_heap
         for name, value in fields.items():
             setattr(header, name, value)
         self.section(kind).data[:] = header.encode() + packed + heap + tail
-        if kind not in (10, 13):
+        if kind != MTP:
             self.section(kind).entry.item_count = len(rows)
 
     # ------------------------------------------------------------ sealing
@@ -256,10 +225,10 @@ class Pack:
     def flags(self) -> int:
         """The header's flags, as the sections ask for them."""
         kinds = {section.entry.kind for section in self.sections}
-        flags = 1
-        for kind, (_, _, flag) in KINDS.items():
-            flags |= flag if kind in kinds else 0
-        return flags | (EXTERNAL_EXPERTS if 9 in kinds and 10 not in kinds else 0)
+        flags = c.GPackFlags.LITTLE_ENDIAN
+        for kind in kinds:
+            flags |= c.SECTION_FLAGS.get(kind, 0)
+        return flags | (c.GPackFlags.EXTERNAL_EXPERTS if LAYOUT in kinds and BLOBS not in kinds else 0)
 
     def seal(self) -> bytes:
         """The file."""
@@ -277,10 +246,10 @@ class Pack:
             end = self._place(own, end)
             header.manifest_offset, header.manifest_size = own.entry.offset, own.entry.size
         places[MANIFEST] = header.manifest_offset
-        table = up(end, 64) + self.table_gap
+        table = align_up(end, c.CACHE_LINE) + self.table_gap
         header.section_count = len(self.sections)
         header.section_table_offset = table
-        header.total_file_size = up(table + ENTRY * len(self.sections), 64) + FOOTER
+        header.total_file_size = align_up(table + ENTRY * len(self.sections), c.CACHE_LINE) + FOOTER
         places |= {"header": 0, "directory": table, "footer": header.total_file_size - FOOTER}
         footer = s.GPackFooterV1(
             manifest_offset=header.manifest_offset,
@@ -311,7 +280,9 @@ class Pack:
 
     def _place(self, section: Section, end: int) -> int:
         entry = section.entry
-        section.place = up(end, entry.alignment or 64) + section.gap if section.at is None else section.at
+        section.place = (
+            align_up(end, entry.alignment or c.CACHE_LINE) + section.gap if section.at is None else section.at
+        )
         entry.offset = section.place
         entry.size = len(section.data)
         entry.sha256 = sha256(section.data).digest()
@@ -338,11 +309,3 @@ def bound(entry: s.GPackSectionEntryV1) -> dict[str, Any]:
 def _assign(record: Any, fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         setattr(record, name, value)
-
-
-def u32(value: int) -> bytes:
-    return struct.pack("<I", value)
-
-
-def u64(value: int) -> bytes:
-    return struct.pack("<Q", value)

@@ -8,55 +8,55 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
-from broken import case, steps
-from mutate import KINDS, MANIFEST, Pack
-from packs import everything, external, plain, small, vocabulary
+from ...generated import structs as s
+from ...generated.constants import SECTION_NAMES
+from ..parts import MANIFEST, Parts
+from .bases import everything, external, plain, small, vocabulary
+from .case import case, steps
 
 PRIVATE = 0x80000001
 
 
-def header(name: str, value: int, **others: int) -> Callable[[Pack], None]:
+def header(name: str, value: int, **others: int) -> Callable[[Parts], None]:
     """Sets header fields behind the manifest's back."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         pack.header |= {name: value, **others}
         _mark(pack, "header", name)
 
     return change
 
 
-def bound_header(name: str, value: int, **others: int) -> Callable[[Pack], None]:
+def bound_header(name: str, value: int, **others: int) -> Callable[[Parts], None]:
     """Sets header fields; the manifest says the same."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         pack.bound_header |= {name: value, **others}
         _mark(pack, "header", name)
 
     return change
 
 
-def footer(name: str, value: Any) -> Callable[[Pack], None]:
+def footer(name: str, value: Any) -> Callable[[Parts], None]:
     """Sets a field of the footer."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         pack.footer[name] = value
         _mark(pack, "footer", name)
 
     return change
 
 
-def _mark(pack: Pack, place: str, name: str, index: int = 0) -> None:
-    from gpack.generated import structs as s
-
+def _mark(pack: Parts, place: str, name: str, index: int = 0) -> None:
     record: Any = {"header": s.GPackHeaderV1, "footer": s.GPackFooterV1, "directory": s.GPackSectionEntryV1}[place]
     start = record.OFFSETS[name]
     pack.mark(place, index * record.SIZE + start, 1)
 
 
-def entry(kind: int, name: str, value: Any, *, late: bool = False) -> Callable[[Pack], None]:
+def entry(kind: int, name: str, value: Any, *, late: bool = False) -> Callable[[Parts], None]:
     """Sets a field of a directory entry; the manifest says the same unless `late`."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         section = pack.section(kind)
         (section.late if late else section.bound)[name] = value
         _mark(pack, "directory", name, pack.sections.index(section))
@@ -66,32 +66,32 @@ def entry(kind: int, name: str, value: Any, *, late: bool = False) -> Callable[[
 
 def private(
     data: bytes = b"private", *, kind: int = PRIVATE, name: str = "private", **place: int
-) -> Callable[[Pack], None]:
+) -> Callable[[Parts], None]:
     """Adds a section of a private kind, which no reader minds."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         section = pack.add(kind, data, 0, name=name, alignment=place.get("alignment"))
         section.gap, section.at = place.get("gap", 0), place.get("at")
 
     return change
 
 
-def manifest(edit: Callable[[dict[str, Any]], object]) -> Callable[[Pack], None]:
+def manifest(edit: Callable[[dict[str, Any]], object]) -> Callable[[Parts], None]:
     """Edits the manifest; it stays canonical and sealed."""
     return lambda pack: pack.manifest_edits.append(lambda said: _ignore(edit(said)))
 
 
-def raw(transform: Callable[[bytes], bytes]) -> Callable[[Pack], None]:
+def raw(transform: Callable[[bytes], bytes]) -> Callable[[Parts], None]:
     """Rewrites the manifest's bytes; they stay sealed."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         pack.manifest_bytes = transform
         pack.mark(MANIFEST, 0, 1 << 20)
 
     return change
 
 
-def final(edit: Callable[[bytearray], object]) -> Callable[[Pack], None]:
+def final(edit: Callable[[bytearray], object]) -> Callable[[Parts], None]:
     """Edits the sealed file."""
     return lambda pack: pack.final.append(lambda data: _ignore(edit(data)))
 
@@ -100,10 +100,10 @@ def _ignore(_: object) -> None:
     """Edits are called for what they do, not for what they return."""
 
 
-def flip(kind: int | str, at: int) -> Callable[[Pack], None]:
+def flip(kind: int | str, at: int) -> Callable[[Parts], None]:
     """Changes one byte of a section, header, directory or footer of the sealed file."""
 
-    def change(pack: Pack) -> None:
+    def change(pack: Parts) -> None:
         pack.mark(kind, at, 1)
 
         def edit(data: bytearray) -> None:
@@ -114,24 +114,28 @@ def flip(kind: int | str, at: int) -> Callable[[Pack], None]:
     return change
 
 
-def toggled(bit: int) -> Callable[[Pack], None]:
+def toggled(bit: int) -> Callable[[Parts], None]:
     """Flips one flag of the header, and of the manifest."""
     return lambda pack: bound_header("flags", pack.flags() ^ 1 << bit)(pack)
 
 
-def one_more_item(kind: int) -> Callable[[Pack], None]:
+def one_more_item(kind: int) -> Callable[[Parts], None]:
+    """Says that a section holds one item more than it does."""
     return lambda pack: entry(kind, "item_count", pack.section(kind).entry.item_count + 1)(pack)
 
 
 def instead(data: bytes) -> Callable[[bytes], bytes]:
+    """Other bytes in place of the manifest's."""
     return lambda _: data
 
 
 def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """Replaces the first occurrence."""
     return lambda data: data.replace(old, new, 1)
 
 
 def without(part: str) -> Callable[[dict[str, Any]], object]:
+    """Drops a key of the manifest."""
     return lambda said: said.pop(part)
 
 
@@ -172,7 +176,7 @@ def _footer_late(data: bytearray) -> None:
 case("header.layout", "header", "total_file_size", final(_footer_late), placed=False)
 
 
-def _other_manifest(pack: Pack) -> None:
+def _other_manifest(pack: Parts) -> None:
     pack.seal()
     first = pack.section(0)
     place = {"manifest_offset": first.entry.offset}
@@ -211,7 +215,7 @@ case(
 )
 
 
-def _beyond(pack: Pack) -> None:
+def _beyond(pack: Parts) -> None:
     section = pack.add(PRIVATE, b"", 0, name="private")
     section.bound["offset"] = 1 << 40
 
@@ -257,7 +261,7 @@ case("section.pair", "directory", "sections[2].kind", lambda p: p.add(5, b"", 0)
 case("section.pair", "directory", "sections[2].kind", lambda p: p.add(10, b"", 0), base=vocabulary, placed=False)
 
 
-def _swap(pack: Pack) -> None:
+def _swap(pack: Parts) -> None:
     private()(pack)
     private(kind=PRIVATE + 1)(pack)
     pack.sections[2:4] = pack.sections[3:1:-1]
@@ -274,7 +278,7 @@ case(
 )
 
 
-def _overlap(pack: Pack) -> None:
+def _overlap(pack: Parts) -> None:
     pack.seal()
     first = pack.section(0)
     private(bytes(first.data), at=first.entry.offset)(pack)
@@ -291,7 +295,7 @@ for index, kind in enumerate(range(15)):
          one_more_item(kind))  # fmt: skip
 # Bytes that mean nothing to any other rule: tensor data, and the source's version.
 for kind, at in {0: 40, 3: 0, 5: 0, 6: 100, 7: 100, 8: 100, 10: 0, 13: 4096 + 64}.items():
-    case("section.sha256", KINDS[kind][0], "sha256", flip(kind, at), placed=False)
+    case("section.sha256", SECTION_NAMES[kind], "sha256", flip(kind, at), placed=False)
 
 # ---------------------------------------------------------------- manifest
 
@@ -365,7 +369,7 @@ for part in ("tokenizer", "experts", "mtp"):
     case("manifest.summary", "ManifestJson", f"$.{part}", manifest(without(part)), placed=False)
 
     def _add_part(said: dict[str, Any], part: str = part) -> None:
-        said[part] = json.loads(Pack.parse(everything()).section(MANIFEST).data)[part]
+        said[part] = json.loads(Parts.parse(everything()).section(MANIFEST).data)[part]
 
     case("manifest.summary", "ManifestJson", f"$.{part}", manifest(_add_part), base=plain, placed=False)
 for name, value in (("layer_count", 1), ("context_length", 1)):
