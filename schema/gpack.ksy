@@ -105,6 +105,7 @@ types:
           max: '9007199254740991.0'
         doc: Exact size of the file, to find truncation and trailing bytes at once.
       - id: reserved
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -140,6 +141,7 @@ types:
           expr: _ >= 1 and (_ == 64 or _ == 4096)
         doc: 'Required alignment: 64 or 4096.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: item_count
@@ -211,6 +213,7 @@ types:
         valid: 0x454b5047
         doc: '"GPKE", 0x454B5047.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
 
@@ -225,6 +228,7 @@ types:
         type: u4
         doc: Type of the elements.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ne0
@@ -250,6 +254,7 @@ types:
         valid: 64
         doc: 'Start of the tensor''s bytes, from the start of the section: 64.'
       - id: reserved2
+        -reserved: true
         size: 24
         doc: Zeros.
     instances:
@@ -284,6 +289,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -309,6 +315,7 @@ types:
         type: u4
         doc: Alignment of the source's tensor data; 0 where the source was no GGUF.
       - id: reserved2
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -409,6 +416,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -440,6 +448,7 @@ types:
           max: '9007199254740991.0'
         doc: Bytes of all tensors, external ones too.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -520,6 +529,7 @@ types:
         type: u4
         doc: Position among the source's tensors, from 0.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -569,6 +579,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -598,6 +609,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and _ % 256 == 0 and _ <= dense_pool_bytes
         doc: 'Size of the compacted pool: without the rows that are served from the native arena.'
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -692,6 +704,7 @@ types:
         type: u4
         doc: Activation kind of a version 3 pack directory.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: codes_bytes
@@ -759,6 +772,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -783,6 +797,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and _ % 256 == 0
         doc: Size of the arena, which is NativeDenseBlob byte for byte.
       - id: reserved2
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -807,6 +822,7 @@ types:
         type: u4
         doc: 'Type of the elements: one whose block has more than one.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ne0
@@ -871,6 +887,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -906,6 +923,7 @@ types:
           expr: _ >= 96 and _ % 8 == 0
         doc: Distance from one shard row to the next.
       - id: reserved2
+        -reserved: true
         type: u2
         doc: Zero.
       - id: expert_bytes
@@ -937,6 +955,7 @@ types:
         type: expert_flags
         doc: How the layer is stored.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_type
@@ -949,6 +968,7 @@ types:
         type: u4
         doc: Type of the down slices.
       - id: reserved2
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_ne0
@@ -1027,6 +1047,7 @@ types:
         type: u4
         doc: 'External: shard of the down slices.'
       - id: reserved3
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_offset
@@ -1121,6 +1142,7 @@ types:
         type: shard_flags
         doc: What is known of the shard.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -1170,6 +1192,7 @@ types:
           expr: _ <= vocab_size and (_ == 0 or flags.special_tokens)
         doc: Length of `special_tokens`; 0 without it.
       - id: reserved
+        -reserved: true
         size: 32
         doc: Zeros.
 
@@ -1200,6 +1223,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -1231,6 +1255,7 @@ types:
           max: '9007199254740991.0'
         doc: Length of the files with the gaps between them.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1266,9 +1291,11 @@ types:
           max: '9007199254740991.0'
         doc: Length of the file.
       - id: flags
+        -reserved: true
         type: u4
         doc: 'Reserved: zero.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -1306,6 +1333,7 @@ types:
           max: 1048576
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -1339,6 +1367,7 @@ types:
           max: '9007199254740991.0'
         doc: Length of the tensors with the gaps between them.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1402,9 +1431,11 @@ types:
         type: u4
         doc: Which matrix of a routed expert this is.
       - id: flags
+        -reserved: true
         type: u4
         doc: 'Reserved: zero.'
       - id: reserved
+        -reserved: true
         type: u8
         valid:
           min: 0
