@@ -5,9 +5,19 @@ const schema = require("./schema");
 const { hex } = require("./dump");
 
 const KINDS = new Map(schema.sections.map((section) => [section.kind, section]));
-const { CACHE_LINE, FORMAT_VERSION, PRIVATE_KIND } = schema.constants;
+const { CACHE_LINE } = schema.constants;
 const MANIFEST = schema.sections.find((section) => section.shape === "json").kind;
 const FLAGS = schema.flags.GPackFlags;
+
+/** Rules that span records and that this module, inspect.js or worker.js checks; the others need a full check. */
+const SPANNING = [
+  "header.complete", "header.manifest", "header.flags_match", "footer.manifest_offset", "footer.section_table_offset",
+  "footer.total_payload_bytes", "section.name", "section.kind_alignment", "section.duplicate", "section.mandatory",
+  "section.pair", "section.order", "section.overlap", "section.gap", "section.gap_zero", "section.sha256",
+  "manifest.sha256", "manifest.json", "manifest.canonical", "manifest.binding", "index.header", "single.header",
+  "tokenizer.header", "index.heap_ref", "index.sorted", "index.utf8", "tensor.home_present", "tensor.bounds",
+  "tensor.position", "tensor.totals", "field.range", "field.reserved", "field.flags",
+];
 
 const up = (value, alignment) => Math.ceil(value / alignment) * alignment;
 const named = (entry) => KINDS.get(entry.kind)?.name ?? `kind ${entry.kind}`;
@@ -100,8 +110,11 @@ function places({ header, source, gaps }, values, fault, add) {
       add("section.overlap", "$.sections", table, tableEnd - table, "A section reaches into the directory.");
     } else if (range.start > end) {
       const least = range.alignment > 0 ? up(end, range.alignment) : end;
-      if (range.index !== undefined && range.start > least && least >= end) {
+      if (range.index !== undefined && range.start > least) {
         fault(range.index, "offset", "section.gap", `It could begin at ${least}.`);
+      } else if (range.start === table && range.start > least) {
+        const field = header.fields.find((item) => item.name === "section_table_offset");
+        add("section.gap", "$.header.section_table_offset", field.offset, field.width, `The directory could begin at ${least}.`);
       }
       if (range.start <= source.size) gaps.push([end, range.start - end]);
     }
@@ -184,7 +197,6 @@ function compare(a, b) {
 /** Tensors against their homes and the totals of their table. */
 function tensors(found, section, rows, complete, add) {
   const sizes = new Map(found.entries.map((entry) => [entry.values.kind, entry.values.size]));
-  const external = 1; // bit of the row's flags, below
   const { EXTERNAL } = schema.flags.TensorFlags;
   let elements = 0;
   let bytes = 0;
@@ -238,4 +250,4 @@ function digests(found, known, add) {
   }
 }
 
-module.exports = { FORMAT_VERSION, KINDS, MANIFEST, PRIVATE_KIND, container, digests, manifest, named, table, tensors };
+module.exports = { KINDS, SPANNING, container, digests, manifest, named, table, tensors };

@@ -4,7 +4,6 @@
 const { hex } = require("./dump");
 const schema = require("./schema");
 
-const decoder = new TextDecoder("utf-8");
 const strict = new TextDecoder("utf-8", { fatal: true });
 
 /** Bytes as text; what is not UTF-8 is shown as escapes, and `broken` says so. */
@@ -95,19 +94,6 @@ class Records {
     }
     return found;
   }
-
-  /** Columns of a row for a table of people's: references replaced by the bytes that they point at. */
-  row(record, refs) {
-    const made = {};
-    for (const field of record.fields) {
-      const ref = refs.get(field.name);
-      if (ref) made[ref] = record.heap?.[ref]?.text ?? "";
-      else if (!/_length$/.test(field.name) || !refs.has(field.name.replace(/_length$/, "_offset"))) {
-        if (!field.name.startsWith("reserved")) made[field.name] = field.value;
-      }
-    }
-    return made;
-  }
 }
 
-module.exports = { Records, text, decoder };
+module.exports = { Records, number, text };

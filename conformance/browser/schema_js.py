@@ -62,6 +62,7 @@ def _record(schema: Schema, item: Struct) -> str:
     ]
     given = {
         "size": item.size,
+        "magic": item.magic,
         "flags": {f.name: schema.flag_set(f.flags).mask for f in item.fields if f.flags},
         "reserved": [f.name for f in item.fields if f.reserved],
         "wide": [f.name for f in item.fields if f.type.base == "u64"],
@@ -138,6 +139,8 @@ class _Writer:
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
             space, column = ast.unparse(node.value.value), node.value.attr
             return f"(columns.{space}[{self._node(node.slice)}] || {{}}).{column}"
+        if isinstance(node, ast.Subscript):
+            return f"{self._node(node.value)}[{self._node(node.slice)}]"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return str(self.spaces[node.value.id][node.attr])
         raise NotImplementedError(f"{ast.unparse(node)!r} has no counterpart in JavaScript yet")
