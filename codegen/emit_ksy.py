@@ -182,7 +182,7 @@ def _has_data(header: Struct, row: Struct) -> bool:
 
 
 def _field(f: Field, valid: Any) -> Node:
-    node: Node = {"id": f.name, **_type(f)}
+    node: Node = {"id": f.name, **({"-reserved": True} if f.reserved else {}), **_type(f)}
     if valid is not None:
         node["valid"] = _Hex(valid) if isinstance(valid, int) and "magic" in f.name else valid
     return {**node, "doc": _doc(f.doc)}

@@ -103,6 +103,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and section_table_offset.as<u8> <= _.as<u8> and (section_count.as<u8> * 96.as<u8>).as<u8> <= (_.as<u8> - section_table_offset.as<u8>).as<u8> and manifest_offset.as<u8> <= _.as<u8> and manifest_size.as<u8> <= (_.as<u8> - manifest_offset.as<u8>).as<u8> and _.as<u8> == (((((section_table_offset.as<u8> + (section_count.as<u8> * 96.as<u8>).as<u8>).as<u8> + 63.as<u8>).as<u8> / 64.as<u8>).as<u8> * 64.as<u8>).as<u8> + 64.as<u8>).as<u8>
         doc: Exact size of the file, to find truncation and trailing bytes at once.
       - id: reserved
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -136,6 +137,7 @@ types:
           expr: '_ >= 1 and (_ == 64 or _ == 4096) and (offset.as<u8> % (_.as<u8> == 0.as<u8> ? 1.as<u8> : _.as<u8>).as<u8>).as<u8> == 0.as<u8>'
         doc: 'Required alignment: 64 or 4096.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: item_count
@@ -207,6 +209,7 @@ types:
         valid: 0x454b5047
         doc: '"GPKE", 0x454B5047.'
       - id: reserved
+        -reserved: true
         type: u4
         valid:
           expr: _ >= 0 and _io.eof
@@ -226,6 +229,7 @@ types:
           expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65544.as<u8>))
         doc: Type of the elements.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ne0
@@ -250,6 +254,7 @@ types:
         valid: 64
         doc: 'Start of the tensor''s bytes, from the start of the section: 64.'
       - id: reserved2
+        -reserved: true
         size: 24
         doc: Zeros.
     instances:
@@ -291,6 +296,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -314,6 +320,7 @@ types:
         type: u4
         doc: Alignment of the source's tensor data; 0 where the source was no GGUF.
       - id: reserved2
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -416,6 +423,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -445,6 +453,7 @@ types:
           max: '9007199254740991.0'
         doc: Bytes of all tensors, external ones too.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -525,6 +534,7 @@ types:
         type: u4
         doc: Position among the source's tensors, from 0.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -575,6 +585,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -602,6 +613,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and _ % 256 == 0 and _ <= dense_pool_bytes
         doc: 'Size of the compacted pool: without the rows that are served from the native arena.'
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -701,6 +713,7 @@ types:
         type: u4
         doc: Activation kind of a version 3 pack directory.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: codes_bytes
@@ -768,6 +781,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -790,6 +804,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and _ % 256 == 0
         doc: Size of the arena, which is NativeDenseBlob byte for byte.
       - id: reserved2
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -813,6 +828,7 @@ types:
           expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65544.as<u8>)) and ggml_type_block.as<u8> > 1.as<u8>
         doc: 'Type of the elements: one whose block has more than one.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ne0
@@ -883,6 +899,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -915,6 +932,7 @@ types:
           expr: _ >= 96 and _ % 8 == 0 and ofs_heap.as<u8> == (ofs_shards.as<u8> + (num_shards.as<u8> * _.as<u8>).as<u8>).as<u8>
         doc: Distance from one shard row to the next.
       - id: reserved2
+        -reserved: true
         type: u2
         doc: Zero.
       - id: expert_bytes
@@ -944,6 +962,7 @@ types:
         type: expert_flags
         doc: How the layer is stored.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_type
@@ -962,6 +981,7 @@ types:
           expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65544.as<u8>))
         doc: Type of the down slices.
       - id: reserved2
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_ne0
@@ -1038,6 +1058,7 @@ types:
         type: u4
         doc: 'External: shard of the down slices.'
       - id: reserved3
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_offset
@@ -1146,6 +1167,7 @@ types:
         type: shard_flags
         doc: What is known of the shard.
       - id: reserved
+        -reserved: true
         type: u4
         valid:
           expr: _ >= 0 and (flags.has_sha256 or sha256 == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
@@ -1199,6 +1221,7 @@ types:
           expr: _ <= vocab_size and (_ == 0 or flags.special_tokens)
         doc: Length of `special_tokens`; 0 without it.
       - id: reserved
+        -reserved: true
         size: 32
         doc: Zeros.
 
@@ -1231,6 +1254,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -1258,6 +1282,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and (ofs_data.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the files with the gaps between them.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1296,9 +1321,11 @@ types:
           max: '9007199254740991.0'
         doc: Length of the file.
       - id: flags
+        -reserved: true
         type: u4
         doc: 'Reserved: zero.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -1342,6 +1369,7 @@ types:
           max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -1371,6 +1399,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and (ofs_data.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the tensors with the gaps between them.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1440,9 +1469,11 @@ types:
           expr: ((_.as<u8> <= 4.as<u8>)) and ((_.as<u8> == 0.as<u8> and (stride.as<u8> == 0.as<u8> and (offset.as<u8> % 64.as<u8>).as<u8> == 0.as<u8>)) or (not (_.as<u8> == 0.as<u8>) and (stride.as<u8> > 0.as<u8> and (stride.as<u8> % 4096.as<u8>).as<u8> == 0.as<u8> and n_dims.as<u8> == 3.as<u8>)))
         doc: Which matrix of a routed expert this is.
       - id: flags
+        -reserved: true
         type: u4
         doc: 'Reserved: zero.'
       - id: reserved
+        -reserved: true
         type: u8
         valid:
           min: 0

@@ -26,7 +26,7 @@ class Dumper {
       if (refs.has(item.id)) {
         const length = object[camel(item.id.replace(/_offset$/, "_length"))];
         made[refs.get(item.id)] = this.showRef(object.ofsHeap + value, length);
-      } else if (!lengths.has(item.id) && !item.id.startsWith("reserved")) {
+      } else if (!lengths.has(item.id) && !item["-reserved"]) {
         made[item.id] = this.value(value, item);
       }
     }

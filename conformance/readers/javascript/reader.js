@@ -104,9 +104,10 @@ async function main([build]) {
   say({ type: "start", protocol: 1, name: "gpack-kaitai-javascript", language: "javascript", version, level: "digest" });
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const order = JSON.parse(line);
-    if (order.type === "stop") return;
+    if (order.type === "stop") break;
     say({ type: "result", seq: order.seq, ...answer(reader, order.path) });
   }
+  process.stdin.destroy(); // an open pipe would keep the process
 }
 
 function answer(reader, file) {

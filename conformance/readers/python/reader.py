@@ -86,7 +86,7 @@ class Dumper:
             if key in refs:
                 start, length = getattr(value, key), getattr(value, key.replace("_offset", "_length"))
                 made[refs[key]] = {"hex": self.bytes_at(value.ofs_heap + start, length).hex()}
-            elif key not in lengths and not key.startswith("reserved"):
+            elif key not in lengths and not item.get("-reserved"):
                 made[key] = self.value(getattr(value, key), item)
         return made
 

@@ -93,7 +93,7 @@ class Dumper
       id = item['id']
       if refs.key?(id)
         made[refs[id]] = ref(object, id)
-      elsif !lengths.include?(id) && !id.start_with?('reserved')
+      elsif !lengths.include?(id) && !item['-reserved']
         made[id] = value(object.public_send(id), item)
       end
     end
