@@ -18,6 +18,7 @@ from codegen.kaitai_wide import UntranslatableError
 from codegen.model import Field, Schema, Struct, snake
 
 MAX_NUMBER = (1 << 53) - 1
+NEWER = "UnsupportedError"
 SHORT = 127  # Kaitai's Rust output gives literals up to this the type of what they are compared with, others 32 bits
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
@@ -90,9 +91,11 @@ def checks_of(schema: Schema, item: Struct) -> Checks:
             checks.unchecked.append(rule.id)
             continue
         writer = _Writer(schema, item)
+        # A failure at such a field means a newer file, so that readers can tell: other rules are checked elsewhere.
+        alone = newer_fields(schema, item) if rule.error != NEWER else set()
         for piece in _pieces(expressions.parse(rule.check or "", rule.id).body):
             try:
-                _add(limits, item, writer, piece)
+                _add(limits, item, writer, piece, alone)
             except UntranslatableError:
                 if rule.id not in checks.unchecked:
                     checks.unchecked.append(rule.id)
@@ -115,16 +118,23 @@ def _pieces(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
-def _add(limits: dict[str, _Limits], item: Struct, writer: _Writer, piece: ast.expr) -> None:
+def newer_fields(schema: Schema, item: Struct) -> set[str]:
+    """Fields whose check says that a file needs a newer reader."""
+    return {rule.field for rule in schema.rules_of(item.name) if rule.error == NEWER and rule.field}
+
+
+def _add(limits: dict[str, _Limits], item: Struct, writer: _Writer, piece: ast.expr, alone: set[str]) -> None:
     names = {node.id for node in ast.walk(piece) if isinstance(node, ast.Name)}
     names |= {text for fact, text in kaitai_wide.given(writer.schema, item).items() if fact in names}
     used = [f for f in item.fields if f.name in names]
     if used and used[-1].flags and _bare_bit(piece) in required_bits(writer.schema, used[-1].flags):
         return  # the type of the flags checks it
     try:
+        if used and used[-1].name in alone:
+            raise UntranslatableError
         _add_short(limits, used, writer, piece)
     except UntranslatableError:
-        carrier = kaitai_wide.carrier_of(item, used)
+        carrier = kaitai_wide.carrier_of(item, used, alone)
         if carrier is None:
             raise
         shown = kaitai_wide.Wide(writer.schema, item, writer.number, carrier).condition(piece)

@@ -8,7 +8,7 @@ in 64 bits, and JavaScript exactly, because every number is below 2^53 and what 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from codegen.model import Enum, Field, Schema, Struct
 
@@ -268,11 +268,14 @@ def is_equal_fact(item: Struct, check: str | None) -> bool:
     return _equal_fact(item, check) is not None
 
 
-def carrier_of(item: Struct, used: Iterable[Field]) -> Field | None:
-    """The field whose check can speak of these: the last of them, or the next that is a plain number."""
+def carrier_of(item: Struct, used: Iterable[Field], alone: Collection[str] = ()) -> Field | None:
+    """The field whose check can speak of these: the last of them, or the next that is a plain number.
+
+    Fields `alone` keep their checks to themselves.
+    """
     last = max((item.fields.index(f) for f in used), default=0)
     for f in item.fields[last:]:
-        if f.type.count is None and f.type.base.startswith("u") and not f.flags:
+        if f.type.count is None and f.type.base.startswith("u") and not f.flags and f.name not in alone:
             return f
     return None
 

@@ -68,7 +68,7 @@ types:
       - id: min_reader_version
         type: u2
         valid:
-          expr: _ >= 1 and _ <= 1 and _ <= format_version
+          max: 1
         doc: The oldest reader version that understands the file; an older reader fails closed.
       - id: flags
         size: 4
@@ -77,8 +77,7 @@ types:
       - id: section_count
         type: u4
         valid:
-          min: 3
-          max: '4096.0'
+          expr: _ >= 3 and _ <= 4096.0 and 1.as<u8> <= min_reader_version.as<u8> and min_reader_version.as<u8> <= format_version.as<u8>
         doc: Number of entries in the section directory.
       - id: section_table_offset
         type: u8
