@@ -3,7 +3,8 @@
 One template per language walks the same picture of the schema: structs, their fields and how each shows. The readers
 of `conformance/readers` render theirs when they are built, so no list of fields is typed by hand anywhere. A dump holds
 every field that is not reserved: numbers up to 32 bits as numbers, 64-bit ones as decimal text, bytes as hexadecimal
-text, ASCII up to its NUL, and what a heap reference points at.
+text, ASCII up to its NUL, and what a heap reference points at. Beside them stands which checks of the grammar mean that
+a file needs a newer reader.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from codegen import kaitai_rules
 from codegen.model import Field, Schema, Section, Struct, Table, snake
 from codegen.render import render
 
@@ -72,6 +74,7 @@ def emit(schema: Schema, target: str) -> str:
         structs=list(structs(schema)),
         sections=list(sections(schema)),
         entries=_entries(schema),
+        newer=newer(schema),
         snake=snake,
         camel=camel,
         pascal=pascal,
@@ -124,6 +127,17 @@ def _shown(f: Field) -> Shown:
         return Shown(f.name, "text" if f.type.base == "ascii" else "hex", None, f)
     forms = {"u64": "unsigned", "i64": "signed", "f32": "float", "f64": "float"}
     return Shown(f.name, forms.get(f.type.base, "number"), f.type.count, f)
+
+
+def newer(schema: Schema) -> dict[str, str]:
+    """Places of the grammar whose check says that a file needs a newer reader, with the rule that says so."""
+    return {
+        f"/types/{snake(item.name)}/seq/{index}": rule.id
+        for item in schema.structs
+        for rule in schema.rules_of(item.name)
+        for index, f in enumerate(item.fields)
+        if rule.error == kaitai_rules.NEWER and f.name == rule.field
+    }
 
 
 def _entries(schema: Schema) -> str:

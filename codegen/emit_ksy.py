@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from codegen import kaitai_rules
+from codegen import kaitai_rules, kaitai_wide
 from codegen.model import (
     Enum,
     Field,
@@ -40,6 +40,11 @@ KS_VERSION = "0.9"  # the first with `valid` and `bit-endian`
 DOC_WIDTH = 96
 SCALARS = {"i8": "s1", "i16": "s2", "i32": "s4", "i64": "s8", "f32": "f4", "f64": "f8"} | {
     f"u{8 * size}": f"u{size}" for size in (1, 2, 4, 8)
+}
+PARAMS = {
+    "ofs_heap": "Start of the heap, from the start of the file.",
+    "ofs_data": "Start of the data behind the heap, from the start of the file.",
+    "len_section": "Length of the section.",
 }
 Node = dict[str, Any]
 
@@ -138,11 +143,42 @@ def _struct(schema: Schema, item: Struct) -> Node:
     if checks.unchecked:
         doc += f"\n\nNot checked, or only in part: {', '.join(checks.unchecked)}."
     node: Node = {"-orig-id": item.name, "doc": _doc(doc)}
-    if _heap_header(schema, item):
-        node["params"] = [{"id": "ofs_heap", "type": "u8", "doc": "Start of the heap, from the start of the file."}]
-    node["seq"] = [_field(f, checks.by_field.get(f.name)) for f in item.fields]
-    instances = {**_enum_instances(item), **_ref_instances(schema, item), **_body_instance(schema, item)}
+    if params := _params(schema, item):
+        node["params"] = [{"id": name, "type": "u8", "doc": PARAMS[name]} for name in params]
+    valid = dict(checks.by_field)
+    if _ends_file(schema, item):
+        node["doc"] = _doc(f"{doc} Nothing follows: this is how a file's size is checked.")
+        valid[item.fields[-1].name] = {"expr": "_ >= 0 and _io.eof"}
+    node["seq"] = [_field(f, valid.get(f.name)) for f in item.fields]
+    instances = {
+        **_enum_instances(item),
+        **_column_instances(schema, item, checks.by_field),
+        **_ref_instances(schema, item),
+        **_data_instance(schema, item),
+        **_body_instance(schema, item),
+    }
     return {**node, "instances": instances} if instances else node
+
+
+def _params(schema: Schema, item: Struct) -> list[str]:
+    """What the struct is told about its surroundings: names of `PARAMS`."""
+    if header := _heap_header(schema, item):
+        return ["ofs_heap", *(["ofs_data"] if _has_data(header, item) else [])]
+    checks = kaitai_rules.checks_of(schema, item).by_field
+    return ["len_section"] if kaitai_wide.needs_section(item, checks) else []
+
+
+def _ends_file(schema: Schema, item: Struct) -> bool:
+    """Whether a rule-given size of the file says where this struct ends it."""
+    facts = {name for other in schema.structs for name in kaitai_wide.given(schema, other).values()}
+    places = {str(part.at).removesuffix(f" - {item.size}") for part in schema.file if part.type == item.name}
+    return any(f"_root.{place}" in facts for place in places)
+
+
+def _has_data(header: Struct, row: Struct) -> bool:
+    """Rows of a section that is a small archive say where their bytes are in it."""
+    names = {f.name for f in row.fields}
+    return any(f.name == "ofs_data" for f in header.fields) and {"offset", "byte_size"} <= names
 
 
 def _field(f: Field, valid: Any) -> Node:
@@ -179,6 +215,13 @@ def _enum_instances(item: Struct) -> Node:
     }
 
 
+def _column_instances(schema: Schema, item: Struct, checks: Mapping[str, Any]) -> Node:
+    return {
+        kaitai_wide.column_id(f.name, column): {"value": value, "doc": f"`{column}` of `{f.name}`; 0 where unknown."}
+        for f, column, value in kaitai_wide.columns_used(item, schema, checks)
+    }
+
+
 def _heap_header(schema: Schema, item: Struct) -> Struct | None:
     """The table header that has the heap of this row, where the row refers to one."""
     header = schema.table_of_rows(item.name) if item.refs else None
@@ -198,12 +241,26 @@ def _ref_instances(schema: Schema, item: Struct) -> Node:
     return made
 
 
+def _data_instance(schema: Schema, item: Struct) -> Node:
+    """The bytes that a row of a small archive stands for."""
+    if "ofs_data" not in _params(schema, item):
+        return {}
+    return {
+        "data": {
+            "io": "_root._io",
+            "pos": "ofs_data + offset.as<u8>",
+            "size": "byte_size",
+            "doc": "Its bytes; read when they are asked for.",
+        }
+    }
+
+
 def _body_instance(schema: Schema, item: Struct) -> Node:
     """The payload of a directory entry, by its kind."""
     kind = next((f.name for f in item.fields if f.enum == "SectionKind"), None)
     if not kind or item.name not in {part.type for part in schema.file} or not schema.sections:
         return {}
-    cases = {f"section_kind::{section.id.lower()}": _body_type(section) for section in schema.sections}
+    cases = {f"section_kind::{section.id.lower()}": _body_type(schema, section) for section in schema.sections}
     cases = {case: name for case, name in cases.items() if name}
     if not cases:
         return {}
@@ -219,12 +276,13 @@ def _body_instance(schema: Schema, item: Struct) -> Node:
 # ---------------------------------------------------------------- section bodies
 
 
-def _body_type(section: Section) -> str:
+def _body_type(schema: Schema, section: Section) -> str:
     """Type of a section's payload, with its arguments; empty for a blob."""
     if section.body.shape == "blob":
         return ""
     if section.body.shape == "single":
-        return snake(section.body.target)
+        single = schema.struct(section.body.target)
+        return snake(single.name) + ("(size)" if _params(schema, single) else "")
     return f"{snake(section.name)}_body(offset, size)"
 
 
@@ -238,11 +296,11 @@ def _bodies(schema: Schema) -> dict[str, Node]:
             made[name] = _sequence_body(schema, section)
             made.update(_part_types(schema.sequence(section.body.target)))
         elif section.body.shape == "json":
-            made[name] = _json_body(section)
+            made[name] = _json_body(schema, section)
     return made
 
 
-def _body(section: Section, doc: str, header: str | None, instances: Node) -> Node:
+def _body(schema: Schema, section: Section, doc: str, header: Struct | None, instances: Node) -> Node:
     place = [
         ("ofs_section", "Start of the section, from the start of the file."),
         ("len_section", "Its length."),
@@ -253,29 +311,31 @@ def _body(section: Section, doc: str, header: str | None, instances: Node) -> No
         "params": [{"id": name, "type": "u8", "doc": meaning} for name, meaning in place],
     }
     if header:
-        node["seq"] = [{"id": "header", "type": snake(header)}]
+        told = "(len_section)" if _params(schema, header) else ""
+        node["seq"] = [{"id": "header", "type": snake(header.name) + told}]
     return {**node, "instances": instances}
 
 
 def _table_body(schema: Schema, section: Section) -> Node:
     header = schema.struct(section.body.target)
-    return _body(section, section.doc, header.name, {t.id: _rows(schema, t) for t in header.tables})
+    return _body(schema, section, section.doc, header, {t.id: _rows(schema, t) for t in header.tables})
 
 
 def _rows(schema: Schema, table: Table) -> Node:
     row = schema.struct(table.rows)
-    heap = "(ofs_section + header.ofs_heap.as<u8>)" if _heap_header(schema, row) else ""
+    places = [f"ofs_section + header.{name}.as<u8>" for name in _params(schema, row)]
+    told = f"({', '.join(places)})" if places else ""
     return {
         "pos": f"ofs_section + header.{table.offset}.as<u8>",
         "size": f"header.{table.stride}",
-        "type": f"{snake(row.name)}{heap}",
+        "type": f"{snake(row.name)}{told}",
         "repeat": "expr",
         "repeat-expr": f"header.{table.count}",
         "doc": _doc(f"Rows, `{table.stride}` apart: what a later version appends to a row is skipped."),
     }
 
 
-def _json_body(section: Section) -> Node:
+def _json_body(schema: Schema, section: Section) -> Node:
     text = {
         "pos": "ofs_section",
         "size": "len_section",
@@ -283,7 +343,7 @@ def _json_body(section: Section) -> Node:
         "encoding": "UTF-8",
         "doc": "The JSON text.",
     }
-    return _body(section, section.doc, None, {"text": text})
+    return _body(schema, section, section.doc, None, {"text": text})
 
 
 def _sequence_body(schema: Schema, section: Section) -> Node:
@@ -301,7 +361,8 @@ def _sequence_body(schema: Schema, section: Section) -> Node:
         instances[length] = {"value": _length(part, present), "doc": f"Bytes of `{part.name}`."}
         instances[part.name] = _part(sequence, part) | ({"if": present} if present else {})
         end = f"{_u8(start)} + {_u8(length)}"
-    return _body(section, f"{section.doc} {sequence.doc}", sequence.header, instances)
+    header = schema.struct(sequence.header)
+    return _body(schema, section, f"{section.doc} {sequence.doc}", header, instances)
 
 
 def _u8(value: str | int) -> str:

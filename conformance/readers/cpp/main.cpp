@@ -20,7 +20,7 @@ std::string verdict(const std::string& path) {
     if (!file) {
         throw std::runtime_error("cannot open " + path);
     }
-    std::string refusal;
+    std::string refusal, rule;
     try {
         kaitai::kstream io(&file);
         gpack_t root(&io);
@@ -29,10 +29,15 @@ std::string verdict(const std::string& path) {
         return "\"verdict\":\"accept\",\"dump\":" + out.str();
     } catch (const kaitai::validation_failed_error& error) {
         refusal = error.what();
+        rule = dump::newer(error.src_path());
     } catch (const kaitai::end_of_stream_error& error) {
         refusal = error.what();
     }
-    return "\"verdict\":\"reject\",\"class\":\"structure\",\"message\":" + json::quoted(refusal);
+    std::string shown = "\"verdict\":\"reject\",\"message\":" + json::quoted(refusal);
+    if (rule.empty()) {
+        return shown + ",\"class\":\"structure\"";
+    }
+    return shown + ",\"class\":\"unsupported\",\"rule\":" + json::quoted(rule);
 }
 
 int serve() {

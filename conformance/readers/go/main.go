@@ -105,9 +105,18 @@ func read(path string, digests bool) (object, error) {
 
 // classify tells errors of the grammar and the end of the file from those of this program and the disk.
 func classify(err error) error {
-	var invalid kaitai.ValidationFailedError
+	var invalid interface {
+		kaitai.ValidationFailedError
+		SrcPath() string
+	}
 	var misplaced *os.PathError // a seek before the file's start
-	if errors.As(err, &invalid) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	if errors.As(err, &invalid) {
+		if rule, ok := newer[invalid.SrcPath()]; ok {
+			return rejection{"unsupported", rule, err}
+		}
+		return rejection{class: "structure", cause: err}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, kaitai.ErrInvalidSizeRequested) || errors.As(err, &misplaced) && misplaced.Op == "seek" {
 		return rejection{class: "structure", cause: err}
 	}

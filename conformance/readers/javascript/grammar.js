@@ -48,7 +48,8 @@ class Grammar {
 
   /** The type of the header of a section's body; undefined where it has none. */
   header(type) {
-    return (this.types[type].seq || []).find((item) => item.id === "header")?.type;
+    const told = (this.types[type].seq || []).find((item) => item.id === "header");
+    return told && typeName(told.type);
   }
 
   /** Bytes of a field; undefined where that depends on the file. */

@@ -113,7 +113,7 @@ class Dumper:
         body: Any = getattr(entry, "body", None)
         if not name or not hasattr(body, "header"):
             return made  # the header of a single tensor has been parsed, and so checked
-        header = next(item["type"] for item in self.grammar.types[name]["seq"] if item["id"] == "header")
+        header = next(_type_name(item["type"]) for item in self.grammar.types[name]["seq"] if item["id"] == "header")
         made["header"] = self.record(body.header, header)
         for table, row in self.grammar.tables(name).items():
             made[table] = [self.record(value, row) for value in getattr(body, table)]

@@ -58,7 +58,8 @@ class Grammar
 
   # The type of the header of a section's body; nil where it has none.
   def header(type)
-    @types[type].fetch('seq', []).find { |item| item['id'] == 'header' }&.fetch('type')
+    told = @types[type].fetch('seq', []).find { |item| item['id'] == 'header' }
+    told && type_name(told['type'])
   end
 
   # The field that a path like /types/gpack_header_v1/seq/2 means, and its bytes.

@@ -13,7 +13,13 @@ namespace kaitai {
 class validation_failed_error : public std::runtime_error {
 public:
     validation_failed_error(const std::string& what, const std::string& src_path)
-        : std::runtime_error(src_path + ": " + what) {}
+        : std::runtime_error(src_path + ": " + what), m_src_path(src_path) {}
+
+    /// The place of the check in the grammar.
+    const std::string& src_path() const { return m_src_path; }
+
+private:
+    std::string m_src_path;
 };
 
 /// A value is not the one that the grammar demands.

@@ -36,6 +36,8 @@ public:
 
     std::streampos pos() { return std::streampos(m_position); }
 
+    bool is_eof() const { return m_bits_left == 0 && m_position >= m_size; }
+
     void seek(uint64_t position) {
         m_bits_left = 0;
         m_position = position;

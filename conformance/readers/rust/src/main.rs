@@ -68,7 +68,14 @@ fn read(path: &str, digests: bool) -> Result<Verdict, Box<dyn Error>> {
         Ok((root, dump)) if digests => Ok(wrong_digest(path, &root)?.map_or(Ok(dump), Err)),
         Ok((_, dump)) => Ok(Ok(dump)),
         Err(error @ (KError::IoError { .. } | KError::MissingObject)) => Err(error.into()),
-        Err(error) => Ok(Err(Rejection("structure", None, error.to_string()))),
+        Err(error) => {
+            let rule = match &error {
+                KError::ValidationFailed(failed) => dump::newer(&failed.src_path),
+                _ => None,
+            };
+            let class = if rule.is_some() { "unsupported" } else { "structure" };
+            Ok(Err(Rejection(class, rule, error.to_string())))
+        }
     }
 }
 

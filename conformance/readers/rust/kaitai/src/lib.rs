@@ -188,6 +188,9 @@ pub trait KStream {
     fn pos(&self) -> usize;
     fn seek(&self, position: usize) -> KResult<()>;
 
+    /// Whether nothing is left, no bits either.
+    fn is_eof(&self) -> bool;
+
     /// The next `count` bytes.
     fn read_bytes(&self, count: usize) -> KResult<Vec<u8>>;
 
@@ -305,6 +308,10 @@ impl KStream for BytesReader {
 
     fn pos(&self) -> usize {
         self.position.get()
+    }
+
+    fn is_eof(&self) -> bool {
+        self.bits_left.get() == 0 && self.position.get() >= self.size
     }
 
     fn seek(&self, position: usize) -> KResult<()> {

@@ -97,7 +97,12 @@ final class Reader {
         for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
             ended |= cause instanceof EOFException;
         }
-        if (ended || error instanceof KaitaiStream.KaitaiStructError) {
+        if (error instanceof KaitaiStream.KaitaiStructError) {
+            String place = error.getMessage().substring(0, error.getMessage().indexOf(':'));
+            String rule = Dump.NEWER.get(place);
+            return new Rejection(rule == null ? "structure" : "unsupported", rule, error.getMessage());
+        }
+        if (ended) {
             return new Rejection("structure", null, error.toString());
         }
         return error;

@@ -77,6 +77,10 @@ module Kaitai
         @io.pos
       end
 
+      def eof?
+        @bits_left.zero? && @io.pos >= @size
+      end
+
       def seek(offset)
         raise ArgumentError, "cannot seek to invalid position #{offset}" if offset.negative?
 
