@@ -31,9 +31,11 @@ test: $(VENV)/.installed  ## run the tests
 
 codegen: $(VENV)/.installed  ## regenerate everything from schema/*.yaml
 	$(BIN)/python -m codegen $(SCHEMAS)
+	$(BIN)/python -m codegen.vectors
 
 codegen-check: $(VENV)/.installed  ## fail where generated files differ from the schema
 	$(BIN)/python -m codegen $(SCHEMAS) --check
+	$(BIN)/python -m codegen.vectors --check
 
 lint: $(VENV)/.installed  ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -41,6 +41,8 @@ class Section:
     Attributes:
         bound: Fields of the entry that are changed before the manifest repeats it.
         late: Fields of the entry that are changed behind the manifest's back.
+        zeros: Further bytes behind `data`, which no memory holds.
+        digest: Digest of data and zeros, where it is not to be worked out here.
         gap: Further bytes in front, beyond the alignment.
         at: Offset, where it is not the least one.
         place: Where the bytes were put, whatever the entry says.
@@ -50,6 +52,8 @@ class Section:
     data: bytearray
     bound: dict[str, Any] = field(default_factory=dict)
     late: dict[str, Any] = field(default_factory=dict)
+    zeros: int = 0
+    digest: bytes | None = None
     gap: int = 0
     at: int | None = None
     place: int = 0
@@ -194,8 +198,12 @@ class Parts:
         """The rows of a table, each with the bytes of its references."""
         return [(row, [self.ref(kind, row, which) for which in range(len(row.REFS))]) for row in self.rows(kind)]
 
-    def rebuild(self, kind: int, rows: Sequence[Row], *, row_size: int = 0, **fields: Any) -> None:
-        """Writes a table anew: header, rows, heap; bytes behind the heap are kept. Shards are not."""
+    def rebuild(self, kind: int, rows: Sequence[Row], *, row_size: int = 0, fill: bytes = b"\0", **fields: Any) -> None:
+        """Writes a table anew: header, rows, heap; bytes behind the heap are kept. Shards are not.
+
+        Args:
+            fill: Byte behind version 1's fields of a longer row.
+        """
         record, header = ROWS[kind], self.get(kind)
         tail = bytes(self.section(kind).data[header.ofs_heap + header.len_heap :])
         heap = bytearray()
@@ -208,7 +216,7 @@ class Parts:
                 setattr(row, f"{ref}_offset", len(heap) if value else 0)
                 setattr(row, f"{ref}_length", len(value))
                 heap += value
-            packed += row.encode().ljust(header.row_size, b"\0")
+            packed += row.encode().ljust(header.row_size, fill)
         header.num_rows = len(rows)
         header.ofs_heap = header.SIZE + len(packed)
         header.len_heap = len(heap)
@@ -232,6 +240,19 @@ class Parts:
 
     def seal(self) -> bytes:
         """The file."""
+        size, runs = self.seal_runs()
+        made = bytearray(size)
+        for start, data in runs:
+            made[start : start + len(data)] = data
+        for edit in self.final:
+            edit(made)
+        return bytes(made)
+
+    def seal_runs(self) -> tuple[int, list[tuple[int, bytes]]]:
+        """The file's size, and (offset, bytes) of what is not zero in it, later runs over earlier ones.
+
+        `final` edits are not made: they need the whole file.
+        """
         places, end = self.places, HEADER
         for section in self.sections:
             if section.entry.kind == MANIFEST:
@@ -259,18 +280,13 @@ class Parts:
         )
         _assign(header, self.header)
         _assign(footer, self.footer)
-        made = bytearray(places["footer"] + FOOTER)
-        for section in self.sections:
-            made[section.place : section.place + len(section.data)] = section.data
+        runs = [(section.place, bytes(section.data)) for section in self.sections]
         for index, section in enumerate(self.sections):
             entry = copy.copy(section.entry)
             _assign(entry, section.late)
-            made[table + ENTRY * index : table + ENTRY * (index + 1)] = entry.encode()
-        made[:HEADER] = header.encode()
-        made[places["footer"] :] = footer.encode()
-        for edit in self.final:
-            edit(made)
-        return bytes(made)
+            runs.append((table + ENTRY * index, entry.encode()))
+        runs += [(0, header.encode()), (places["footer"], footer.encode())]
+        return places["footer"] + FOOTER, runs
 
     def changed(self) -> list[tuple[int, int]]:
         """The byte ranges of the sealed file that were marked as changed."""
@@ -284,11 +300,11 @@ class Parts:
             align_up(end, entry.alignment or c.CACHE_LINE) + section.gap if section.at is None else section.at
         )
         entry.offset = section.place
-        entry.size = len(section.data)
-        entry.sha256 = sha256(section.data).digest()
+        entry.size = len(section.data) + section.zeros
+        entry.sha256 = section.digest or sha256(section.data).digest()
         _assign(entry, section.bound)
         self.places.setdefault(entry.kind, section.place)
-        return max(end, section.place + len(section.data))
+        return max(end, section.place + len(section.data) + section.zeros)
 
     def _manifest(self, header: s.GPackHeaderV1) -> bytes:
         manifest = copy.deepcopy(self.manifest)

@@ -8,7 +8,7 @@ large to hash by the way; such files are written sparse.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -47,6 +47,11 @@ class Recipe:
         """
         ground = below[: len(data)].ljust(len(data), b"\0")
         return cls(len(data), sha256(data).hexdigest(), base, _differences(ground, data))
+
+    @classmethod
+    def sparse(cls, size: int, runs: Iterable[tuple[int, bytes]]) -> Self:
+        """The recipe of a file that is too large for memory; later runs are written over earlier ones."""
+        return cls(size, None, None, tuple((start, data) for start, data in runs if data))
 
     @classmethod
     def parse(cls, said: Mapping[str, Any]) -> Self:

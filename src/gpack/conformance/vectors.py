@@ -107,10 +107,11 @@ class VectorFolder:
 
     Attributes:
         path: The folder.
+        known: Bytes of vectors that others build upon, by id; filled as they are asked for.
     """
 
     path: Path
-    _known: dict[str, bytes] = field(default_factory=dict, repr=False)
+    known: dict[str, bytes] = field(default_factory=dict, repr=False)
 
     @cached_property
     def vectors(self) -> dict[str, Vector]:
@@ -132,11 +133,11 @@ class VectorFolder:
 
     def data(self, vector_id: str) -> bytes:
         """The bytes of another vector, which a recipe builds upon; kept, for many build upon the same few."""
-        if vector_id not in self._known:
+        if vector_id not in self.known:
             if vector_id not in self.vectors:
                 raise FormatError(f"no vector {vector_id!r}", code="conformance.recipe", path=self.path)
-            self._known[vector_id] = self.vectors[vector_id].data()
-        return self._known[vector_id]
+            self.known[vector_id] = self.vectors[vector_id].data()
+        return self.known[vector_id]
 
     def shard(self, name: str) -> Recipe:
         """The recipe of a shard."""

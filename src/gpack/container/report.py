@@ -76,12 +76,16 @@ class Report:
     Attributes:
         violations: What was kept, in the order of finding.
         counts: Rule id to the number of violations, kept or not.
+        checked: Ids of the rules that were put to the test somewhere, broken or not.
+        records: Names of the records whose own rules were all put to the test.
         hint: What the user can do about them, where the file itself tells.
     """
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self.counts: dict[str, int] = {}
+        self.checked: set[str] = set()
+        self.records: set[str] = set()
         self.hint: str | None = None
 
     def add(self, rule: str, section: str, field: str, offset: int | None, message: str) -> None:
@@ -92,6 +96,14 @@ class Report:
             self.violations.append(
                 Violation(rule, section, field, offset, f"{message} Must hold: {RULES[rule].doc}".lstrip())
             )
+
+    def check(self, *rules: str) -> None:
+        """Notes that rules are put to the test."""
+        self.checked.update(rules)
+
+    def check_record(self, record: type[Any]) -> None:
+        """Notes that all rules of a record are put to the test."""
+        self.records.add(record.__name__)
 
     def add_broken(
         self, broken: list[tuple[str, str]], record: Any, section: str, *, base: int, prefix: str = "", **facts: int

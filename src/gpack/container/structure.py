@@ -114,6 +114,7 @@ def read_structure(descriptor: int, file_size: int, path: object, report: Report
     """
     found = Structure(file_size)
     smallest = GPackHeaderV1.SIZE + GPackFooterV1.SIZE
+    report.check("header.complete")
     if file_size < smallest:
         if file_size < 4 or read_at(descriptor, 0, 4, path) == GPackHeaderV1.MAGIC.to_bytes(4, "little"):
             report.add("header.complete", "header", "", 0, f"It has {file_size} bytes, and needs {smallest}.")
@@ -130,6 +131,7 @@ def read_structure(descriptor: int, file_size: int, path: object, report: Report
         report.hint = "this is a GGUF: `guild convert` makes a pack of it"
     if foreign:
         return found
+    report.check_record(GPackHeaderV1)
     _read_directory(descriptor, path, found, report, full=full)
     if header.total_file_size > file_size:
         return found  # truncated: the footer is lost
@@ -149,6 +151,7 @@ def _read_directory(descriptor: int, path: object, found: Structure, report: Rep
     if not 0 <= length <= min(room, _MAX_DIRECTORY):
         return
     data = read_at(descriptor, header.section_table_offset, length, path)
+    report.check_record(GPackSectionEntryV1)
     check = check_gpack_section_entry_v1 if full else quick_gpack_section_entry_v1
     for index in range(header.section_count):
         start = index * GPackSectionEntryV1.SIZE
@@ -166,6 +169,7 @@ def _read_footer(descriptor: int, path: object, found: Structure, report: Report
     offset = found.footer_offset
     footer = found.footer = GPackFooterV1.decode(read_at(descriptor, offset, GPackFooterV1.SIZE, path))
     check = check_gpack_footer_v1 if full else quick_gpack_footer_v1
+    report.check_record(GPackFooterV1)
     report.add_broken(check(footer), footer, "footer", base=offset)
 
 
@@ -174,6 +178,7 @@ def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
     if header is None or footer is None:
         return
     footer_start = found.footer_offset
+    report.check("footer.manifest_offset", "footer.section_table_offset")
     for name in ("manifest_offset", "section_table_offset"):
         if getattr(footer, name) != getattr(header, name):
             report.add(
@@ -182,6 +187,7 @@ def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
             )  # fmt: skip
     if not found.entries:
         return
+    report.check("footer.total_payload_bytes")
     payload = sum(entry.size for entry in found.entries)
     if footer.total_payload_bytes != payload:
         place = footer_start + footer.OFFSETS["total_payload_bytes"]
@@ -208,6 +214,7 @@ def section_name(entry: GPackSectionEntryV1) -> str:
 def _check_kinds(found: Structure, report: Report) -> None:
     kinds: dict[int, int] = {}
     present = {entry.kind for entry in found.entries}
+    report.check("section.duplicate", "section.name", "section.kind_alignment", "section.mandatory")
     for index, entry in enumerate(found.entries):
         kind = entry.kind
         if kind in kinds:
@@ -223,6 +230,7 @@ def _check_kinds(found: Structure, report: Report) -> None:
             message = f"{name} has {c.SECTION_ALIGNMENTS[kind]}, found {entry.alignment}."
             entry_fault(found, report, "section.kind_alignment", index, "alignment", message)
         for other in c.SECTION_NEEDS.get(kind, ()):
+            report.check("section.pair")
             if other not in present:
                 message = f"{name} is present, {c.SECTION_NAMES[other]} is not."
                 entry_fault(found, report, "section.pair", index, "kind", message)
@@ -235,6 +243,7 @@ def _check_flags(found: Structure, report: Report) -> None:
     header = found.header
     if header is None:
         return
+    report.check("header.flags_match")
     known = c.GPackFlags.LITTLE_ENDIAN
     expected = c.GPackFlags.LITTLE_ENDIAN
     for kind, mask in c.SECTION_FLAGS.items():
@@ -257,6 +266,7 @@ def _check_places(found: Structure, report: Report, *, full: bool) -> None:
     if header is None:
         return
     manifest = found.find(MANIFEST)
+    report.check("section.overlap", *(("header.manifest",) if manifest else ()))
     if manifest and (manifest.offset, manifest.size) != (header.manifest_offset, header.manifest_size):
         places = f"{header.manifest_offset} and {header.manifest_size}, and {manifest.offset} and {manifest.size}"
         message = f"Found {places} in the directory."
@@ -285,6 +295,7 @@ def _check_order(found: Structure, report: Report) -> None:
     header = found.header
     if header is None:
         return
+    report.check("section.order", "section.gap")
     end = GPackHeaderV1.SIZE
     previous = -1
     for index, entry in enumerate(found.entries):

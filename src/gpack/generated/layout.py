@@ -35,6 +35,7 @@ class Body(NamedTuple):
     shape: str  # table, single, sequence, json or blob
     header: type[structs.Record] | None
     tables: tuple[Rows, ...]
+    parts: dict[str, int]  # arrays behind the header: name to bytes of an element
 
 
 # Fields of each record, in file order.
@@ -312,27 +313,31 @@ BODIES: dict[int, Body] = {
         "table",
         structs.MetadataKvHeaderV1,
         (Rows("rows", structs.MetadataKvRowV1, "ofs_rows", "num_rows", "row_size"),),
+        {},
     ),
     1: Body(
         "table",
         structs.TensorIndexHeaderV1,
         (Rows("rows", structs.TensorIndexRowV1, "ofs_rows", "num_rows", "row_size"),),
+        {},
     ),
     2: Body(
         "table",
         structs.DenseIndexHeaderV1,
         (Rows("rows", structs.GPackDenseRowV1, "ofs_rows", "num_rows", "row_size"),),
+        {},
     ),
-    3: Body("blob", None, ()),
+    3: Body("blob", None, (), {}),
     4: Body(
         "table",
         structs.NativeDenseIndexHeaderV1,
         (Rows("rows", structs.NativeDenseRowV1, "ofs_rows", "num_rows", "row_size"),),
+        {},
     ),
-    5: Body("blob", None, ()),
-    6: Body("single", structs.GPackSingleTensorHeaderV1, ()),
-    7: Body("single", structs.GPackSingleTensorHeaderV1, ()),
-    8: Body("single", structs.GPackSingleTensorHeaderV1, ()),
+    5: Body("blob", None, (), {}),
+    6: Body("single", structs.GPackSingleTensorHeaderV1, (), {}),
+    7: Body("single", structs.GPackSingleTensorHeaderV1, (), {}),
+    8: Body("single", structs.GPackSingleTensorHeaderV1, (), {}),
     9: Body(
         "table",
         structs.ExpertLayoutHeaderV1,
@@ -340,16 +345,34 @@ BODIES: dict[int, Body] = {
             Rows("rows", structs.ExpertLayoutRowV1, "ofs_rows", "num_rows", "row_size"),
             Rows("shards", structs.ExpertShardRowV1, "ofs_shards", "num_shards", "shard_row_size"),
         ),
+        {},
     ),
-    10: Body("blob", None, ()),
-    11: Body("sequence", structs.GbtHeaderV1, ()),
+    10: Body("blob", None, (), {}),
+    11: Body(
+        "sequence",
+        structs.GbtHeaderV1,
+        (),
+        {
+            "offsets": 4,
+            "token_types": 1,
+            "vocab_blob": 1,
+            "triples": 12,
+            "chat_template": 1,
+            "merge_keys": 8,
+            "merge_ranks": 4,
+            "token_order": 4,
+            "byte_tokens": 4,
+            "special_tokens": 4,
+        },
+    ),
     12: Body(
         "table",
         structs.TokenizerAssetsHeaderV1,
         (Rows("rows", structs.TokenizerAssetRowV1, "ofs_rows", "num_rows", "row_size"),),
+        {},
     ),
-    13: Body("table", structs.MtpHeaderV1, (Rows("rows", structs.MtpRowV1, "ofs_rows", "num_rows", "row_size"),)),
-    14: Body("json", None, ()),
+    13: Body("table", structs.MtpHeaderV1, (Rows("rows", structs.MtpRowV1, "ofs_rows", "num_rows", "row_size"),), {}),
+    14: Body("json", None, (), {}),
 }
 
 # Ids of the rules that each record can break by itself.

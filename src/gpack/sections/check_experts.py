@@ -63,6 +63,7 @@ def check_experts(context: Context) -> None:
         if checked.rows[index].layer <= checked.rows[index - 1].layer:
             message = f"Layer {checked.rows[index].layer} stands behind layer {checked.rows[index - 1].layer}."
             checked.fault("index.sorted", index, "layer", message)
+    context.report.check("expert.total", *(("index.sorted",) if checked.rows else ()))
     total = sum(row.n_expert * _expert_bytes(row) for row in checked.rows)
     if checked.header.expert_bytes != total:
         checked.header_fault("expert.total", "expert_bytes", f"Found {checked.header.expert_bytes}, expected {total}.")
@@ -88,6 +89,9 @@ def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> 
         return []  # reported as expert.shard_table
     shards = [ExpertShardRowV1.decode(data, header.ofs_shards + index * size) for index in range(count)]
     check_heap(checked, shards, "shards", header.ofs_shards, size, end=True)
+    if shards:
+        context.report.check("expert.shard_path", "expert.uncovered")
+        context.report.check_record(ExpertShardRowV1)
     for index, shard in enumerate(shards):
         base = checked.base + header.ofs_shards + index * size
         prefix = f"shards[{index}]."
@@ -103,6 +107,8 @@ def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> 
 
 def _check_mode(context: Context, checked: CheckedTable) -> None:
     embedded = context.structure.find(BLOBS) is not None
+    if checked.rows:
+        context.report.check("expert.mode")
     for index, row in enumerate(checked.rows):
         if _external(row) == embedded:
             blobs, layer = ("present", "external") if embedded else ("absent", "embedded")
@@ -114,6 +120,7 @@ def _check_blobs(context: Context, checked: CheckedTable) -> None:
     entry = context.entry(BLOBS)
     if entry is None:
         return
+    context.report.check("expert.blob_layout")
     end, sound = 0, True
     for index, row in enumerate(checked.rows):
         if row.offset != end:
@@ -140,6 +147,7 @@ def _check_blobs(context: Context, checked: CheckedTable) -> None:
 
 def _check_padding(context: Context, rule: str, kind: int, start: int, count: int, used: int, stride: int) -> None:
     """Zeros between the used bytes and the stride of each expert; one report per layer is enough."""
+    context.report.check(rule)
     before = context.report.counts.get(rule, 0)
     # Odd strides are reported by themselves; by page, a hostile count costs no more than the bytes it spans.
     for expert in range(count if stride > used and stride % PAGE == 0 else 0):
@@ -156,6 +164,7 @@ def _check_ranges(checked: CheckedTable, shards: list[ExpertShardRowV1]) -> None
             length = getattr(row, f"{name}_bytes")
             if length == 0:
                 continue
+            checked.report.check("expert.shard_ref")
             if shard >= len(shards):
                 checked.fault("expert.shard_ref", index, f"{name}_shard", f"Found {shard} of {len(shards)} shards.")
                 continue
@@ -169,6 +178,8 @@ def _check_rows(context: Context, checked: CheckedTable) -> None:
     """Every matrix of a layer is a tensor of TensorIndexBin, and the other way round."""
     if SectionKind.TENSOR_INDEX_BIN not in context.tables:
         return
+    if checked.rows:
+        context.report.check("expert.rows")
     expected: dict[str, dict[str, Any]] = {}
     for index, row in enumerate(checked.rows):
         for suffix, fields in _matrices(row):
@@ -247,6 +258,7 @@ def check_mtp(context: Context) -> None:
         return
     context.tables[MTP] = checked
     context.check_zero("blob.padding", mtp.SECTION, base + header.ofs_heap + header.len_heap, base + header.ofs_data)
+    context.report.check("blob.padding", *(("mtp.bounds", "mtp.rows") if checked.rows else ()))
     _check_mtp_bounds(checked)
     if all(row.role in ExpertRole.NAMES for row in checked.rows):
         _check_mtp_layout(context, checked)
@@ -270,6 +282,7 @@ def _check_mtp_bounds(checked: CheckedTable) -> None:
 
 def _check_mtp_layout(context: Context, checked: CheckedTable) -> None:
     header, report = checked.header, context.report
+    report.check("mtp.layout")
     data_at = checked.base + header.ofs_data
     end = 0
     expert_rows: dict[int, list[int]] = {}

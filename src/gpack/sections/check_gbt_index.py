@@ -24,6 +24,7 @@ def check_index(context: Context, table: TokenizerTable, data: memoryview, base:
     offsets = table.offsets.astype(np.int64)
 
     def compare(rule: str, name: str, expected: npt.NDArray[np.generic]) -> None:
+        context.report.check(rule)
         start, length = places[name]
         stored = np.frombuffer(data[start : start + length], GBT_V1_PARTS[name])
         if len(stored) != len(expected):

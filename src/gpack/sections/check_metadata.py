@@ -45,11 +45,13 @@ def check_tokenizer(context: Context) -> None:
         return
     data, base = loaded
     report, section = context.report, tokenizer.SECTION
+    report.check("tokenizer.header")
     if len(data) < GbtHeaderV1.SIZE:
         message = f"It has {len(data)} bytes, the header {GbtHeaderV1.SIZE}."
         report.add("tokenizer.header", section, "", base, message)
         return
     header = GbtHeaderV1.decode(data)
+    report.check_record(GbtHeaderV1)
     broken = check_gbt_header_v1(header, section_size=len(data))
     report.add_broken(broken, header, section, base=base, section_size=len(data))
     if header.magic != GbtHeaderV1.MAGIC or gbt_v1_size(header) != len(data):
@@ -57,6 +59,7 @@ def check_tokenizer(context: Context) -> None:
     context.check_items(SectionKind.TOKENIZER_BIN, header.vocab_size)
     table = tokenizer.TokenizerTable(data)
     places = gbt_v1_layout(header)
+    report.check("tokenizer.padding", "tokenizer.template", "tokenizer.offsets")
     _check_padding(context, data, base, places)
     _check_template(context, table.chat_template, base + places["chat_template"][0])
     if _check_offsets(context, table, base + places["offsets"][0]):
@@ -114,6 +117,8 @@ def _check_offsets(context: Context, table: tokenizer.TokenizerTable, at: int) -
 def _check_triples(context: Context, table: tokenizer.TokenizerTable, at: int) -> None:
     size = table.header.vocab_size
     joined = JoinedTokens(table)
+    if len(table.triples):
+        context.report.check("tokenizer.triples", "tokenizer.merge_bytes")
     for first in range(0, len(table.triples), _BATCH):
         batch = table.triples[first : first + _BATCH].astype(np.int64)
         absent = (batch == tokenizer.NO_ID).all(axis=1)
@@ -145,6 +150,7 @@ def check_metadata(context: Context) -> None:
     check_positions(checked, "metadata.position")
     for index, row in enumerate(checked.rows):
         key = checked.label(index)
+        context.report.check("metadata.forbidden")
         if key.startswith(metadata.FORBIDDEN_PREFIX):
             checked.fault("metadata.forbidden", index, "key_offset", f"Found {key!r}.")
         if metadata.is_stub(row):
@@ -160,6 +166,7 @@ def _check_entry(context: Context, checked: CheckedTable, index: int, key: str) 
     if table is None or not known or row.value_offset > heap or row.value_length > heap - row.value_offset:
         return
     raw = table.bytes_of(row, "value")
+    context.report.check("metadata.value")
     fixed = MetadataType.BYTES[row.element_type]
     if fixed and row.value_length != row.count * fixed:
         return  # reported as metadata.size
@@ -175,6 +182,7 @@ def _check_entry(context: Context, checked: CheckedTable, index: int, key: str) 
 def _check_stub(context: Context, checked: CheckedTable, index: int, key: str) -> None:
     row, held = checked.rows[index], context.tokenizer
     array, string = MetadataType.ARRAY, MetadataType.STRING
+    context.report.check("metadata.stub")
     if held is None:
         if context.entry(SectionKind.TOKENIZER_BIN) is None:
             checked.fault("metadata.stub", index, "flags", f"{key} is a stub, and there is no TokenizerBin.")
@@ -197,6 +205,8 @@ def _check_stub(context: Context, checked: CheckedTable, index: int, key: str) -
 def check_positions(checked: CheckedTable, rule: str) -> None:
     """Positions are 0, 1, 2, ... in some order."""
     seen: set[int] = set()
+    if checked.rows:
+        checked.report.check(rule)
     for index, row in enumerate(checked.rows):
         if row.position >= len(checked.rows) or row.position in seen:
             checked.fault(rule, index, "position", f"Found {row.position} among {len(checked.rows)} rows.")
@@ -218,6 +228,7 @@ def check_assets(context: Context) -> None:
         return
     context.check_items(SectionKind.TOKENIZER_ASSETS, len(checked.rows))
     heap_end = header.ofs_heap + header.len_heap
+    context.report.check("assets.placement", *(("assets.path", "assets.gexec") if checked.rows else ()))
     context.check_zero("assets.placement", assets.SECTION, base + heap_end, base + header.ofs_data)
     end = 0
     for index, row in enumerate(checked.rows):

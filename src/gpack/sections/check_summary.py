@@ -20,6 +20,7 @@ _ABSENT = object()
 
 def check_summary(context: Context, manifest: dict[str, Any]) -> None:
     """Compares the manifest's numbers with what the sections hold, as far as those could be read."""
+    context.report.check("manifest.summary")
     for field, message in _faults(context, manifest):
         context.report.add("manifest.summary", "ManifestJson", field, None, f"It {message}.")
 

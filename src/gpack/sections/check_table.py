@@ -82,10 +82,12 @@ def check_table(
         base: Offset of the section in the file.
     """
     made = CheckedTable(None, header_class(), base, report, section)
+    report.check("index.header")
     if len(data) < header_class.SIZE:
         report.add("index.header", section, "", base, f"It has {len(data)} bytes, the header {header_class.SIZE}.")
         return made
     header = made.header = header_class.decode(data)
+    report.check_record(header_class)
     broken = check_header(header, section_size=len(data))
     report.add_broken(broken, header, section, base=base, section_size=len(data))
     rows_end = header.ofs_rows + header.num_rows * header.row_size
@@ -99,6 +101,8 @@ def check_table(
     ):
         return made
     made.table = Table(data, header_class, row_class, section=section)
+    if header.num_rows:
+        report.check_record(row_class)
     for index, row in enumerate(made.table):
         made.rows.append(row)
         if broken := check_row(row):
@@ -128,6 +132,9 @@ def check_heap(
         return start
     heap = table.data[header.ofs_heap : header.ofs_heap + header.len_heap]
     expected = start
+    if rows:
+        checked.report.check("index.heap_ref", "index.heap_zero")
+    checked.report.check("index.heap_order")
     for index, row in enumerate(rows):
         for ref, alignment in row.REFS:
             offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
@@ -154,6 +161,8 @@ def _check_names(checked: CheckedTable) -> None:
     table = checked.table
     if table is None:
         return
+    if checked.rows:
+        checked.report.check("index.sorted", "index.utf8")
     ref = checked.rows[0].REFS[0][0] if checked.rows else ""
     previous: bytes | None = None
     for index, row in enumerate(checked.rows):

@@ -61,6 +61,7 @@ def check_tensor_index(context: Context) -> None:
     context.tables[kind] = checked
     context.check_items(kind, len(checked.rows))
     check_positions(checked, "tensor.position")
+    context.report.check("tensor.totals")
     for index, row in enumerate(checked.rows):
         context.tensors[checked.label(index)] = row
         context.tensor_rows[checked.label(index)] = index
@@ -83,6 +84,8 @@ def _check_homes(context: Context, checked: CheckedTable) -> None:
     # Without the metadata nobody knows which layers are drafts.
     readable = SectionKind.METADATA_KV_BIN in context.tables
     homes = assign_homes(shapes, draft_start(context.metadata.get)) if readable else {}
+    if homes:
+        context.report.check("tensor.home_rule")
     for index, row in enumerate(checked.rows):
         _check_presence(context, checked, index, row)
         home = homes.get(checked.label(index))
@@ -97,8 +100,10 @@ def _home(section: int, role: int) -> str:
 
 
 def _check_presence(context: Context, checked: CheckedTable, index: int, row: TensorIndexRowV1) -> None:
+    context.report.check("tensor.home_present")
     if row.flags & TensorFlags.EXTERNAL:
         return
+    context.report.check("tensor.bounds")
     entry = context.structure.find(row.home)
     name = SECTION_NAMES.get(row.home, str(row.home))
     if entry is None:
@@ -116,6 +121,7 @@ def in_home(context: Context, *kinds: int) -> dict[str, TensorIndexRowV1]:
 def expect_row(context: Context, name: str, expected: dict[str, Any]) -> None:
     """Compares a tensor's row in TensorIndexBin with what its home's own table says."""
     checked = context.tables[SectionKind.TENSOR_INDEX_BIN]
+    context.report.check("tensor.home_row")
     row = context.tensors[name]
     for field, value in expected.items():
         found = getattr(row, field)
@@ -145,6 +151,7 @@ def _check_single(context: Context, kind: int) -> None:
         return
     name = SECTION_NAMES[kind]
     context.check_items(kind, 1)
+    context.report.check("single.header")
     if entry.size < GPackSingleTensorHeaderV1.SIZE:
         message = f"It has {entry.size} bytes, the header {GPackSingleTensorHeaderV1.SIZE}."
         context.report.add("single.header", name, "", entry.offset, message)
@@ -153,10 +160,12 @@ def _check_single(context: Context, kind: int) -> None:
 
     data = read_at(context.descriptor, entry.offset, GPackSingleTensorHeaderV1.SIZE, context.path)
     header = GPackSingleTensorHeaderV1.decode(data)
+    context.report.check_record(GPackSingleTensorHeaderV1)
     broken = check_gpack_single_tensor_header_v1(header, section_size=entry.size)
     context.report.add_broken(broken, header, name, base=entry.offset, section_size=entry.size)
     if SectionKind.TENSOR_INDEX_BIN not in context.tables:
         return
+    context.report.check("single.orphan")
     owners = in_home(context, kind)
     if len(owners) != 1:
         message = f"{len(owners)} tensors of TensorIndexBin have it as their home."
@@ -213,6 +222,7 @@ def _load_table(context: Context, kind: int, *classes: Any) -> CheckedTable | No
 
 def _check_arena(context: Context, native: CheckedTable) -> None:
     end, gaps = 0, []
+    context.report.check("native.placement")
     for index, row in enumerate(native.rows):
         start = align_up(end, ARENA_ALIGNMENT)
         if row.offset != start:
@@ -242,6 +252,7 @@ def _check_arena(context: Context, native: CheckedTable) -> None:
 
 def _check_pack(context: Context, dense: CheckedTable) -> None:
     end, gaps, count = 0, [], 0
+    context.report.check("dense.placement")
     for index, row in enumerate(dense.rows):
         if row.flags & DenseFlags.SKIP_IN_NATIVE:
             continue
@@ -260,6 +271,7 @@ def _check_pack(context: Context, dense: CheckedTable) -> None:
 
 
 def _check_pools(dense: CheckedTable) -> None:
+    dense.report.check("dense.pool_layout")
     whole = compacted = 0
     for index, row in enumerate(dense.rows):
         start = align_up(whole, ARENA_ALIGNMENT)
@@ -283,6 +295,7 @@ def _check_pools(dense: CheckedTable) -> None:
 
 def _check_dense_rows(context: Context, dense: CheckedTable, native: CheckedTable | None) -> None:
     """The rows are the dense tensors, and those that are skipped are the ones of the arena."""
+    context.report.check("dense.rows")
     arena = set(map(native.label, range(len(native.rows)))) if native else set()
     readable = native is not None or context.entry(SectionKind.NATIVE_DENSE_INDEX_BIN) is None
     for index, row in enumerate(dense.rows):
@@ -316,6 +329,7 @@ def _check_gaps(context: Context, kind: int, gaps: Iterable[tuple[int, int]]) ->
     entry = context.entry(kind)
     if entry is None:
         return
+    context.report.check("blob.padding")
     for start, end in gaps:
         if start < end <= entry.size:
             context.check_zero("blob.padding", SECTION_NAMES[kind], entry.offset + start, entry.offset + end)

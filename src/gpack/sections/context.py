@@ -63,6 +63,7 @@ class Context:
 
     def check_items(self, kind: int, count: int) -> None:
         """Compares `item_count` of the directory with what the section holds."""
+        self.report.check("section.item_count")
         for index, entry in enumerate(self.structure.entries):
             if entry.kind == kind and entry.item_count != count:
                 message = f"Found {entry.item_count}, {SECTION_NAMES[kind]} holds {count}."

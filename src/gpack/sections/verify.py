@@ -59,6 +59,8 @@ def verify(
     shards: bool = False,
     expert_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    report: Report | None = None,
+    digests: bool = True,
 ) -> Verification:
     """Checks every rule of the schema and the SHA-256 of every section.
 
@@ -68,6 +70,8 @@ def verify(
         shards: Also check the files of external experts: size, header digest and, where it is recorded, full digest.
         expert_dir: Folder of those files; default the pack's own.
         progress: Called with (bytes hashed since the last call, bytes in all).
+        report: Collects the violations; default a new one.
+        digests: Hash the sections and read the gaps between them; without, their rules are not checked.
 
     Raises:
         PathError: The file is missing or cannot be read.
@@ -75,12 +79,13 @@ def verify(
     started = time.perf_counter()
     descriptor, size = open_file(path)
     try:
-        report = Report()
+        report = Report() if report is None else report
         structure = read_structure(descriptor, size, path, report, full=True)
         hashed, found = 0, []
         if structure.header and structure.footer and structure.entries:
             context = Context(descriptor, path, structure, report)
-            hashed = _check_bytes(context, structure.header, structure.footer, progress)
+            if digests:
+                hashed = _check_bytes(context, structure.header, structure.footer, progress)
             _check_manifest(context, structure.header)
             check_sections(context)
             layout = context.tables.get(SectionKind.EXPERT_LAYOUT_BIN)
@@ -118,11 +123,13 @@ def _check_bytes(
 ) -> int:
     report, structure = context.report, context.structure
     if "header.manifest_bounds" not in report.counts:
+        report.check("manifest.sha256")
         check_manifest_digest(context.descriptor, header, footer, context.path, report)
     _check_gaps(context, header)
     total = sum(entry.size for entry in structure.entries)
     if total > structure.file_size:
         return 0  # overlapping sections, reported as such: hashing the same bytes over and over proves nothing
+    report.check("section.sha256")
     report_progress = None if progress is None else lambda count: progress(count, total)
     check_digests(context.descriptor, structure, context.path, report, report_progress)
     return total
@@ -130,6 +137,7 @@ def _check_bytes(
 
 def _check_gaps(context: Context, header: GPackHeaderV1) -> None:
     """Bytes between sections, before the directory and before the footer are zero."""
+    context.report.check("section.gap_zero")
     footer = context.structure.footer_offset
     spans = sorted((entry.offset, entry.offset + entry.size) for entry in context.structure.entries)
     table = header.section_table_offset
@@ -150,6 +158,7 @@ def _check_manifest(context: Context, header: GPackHeaderV1) -> None:
     entry = context.entry(MANIFEST)
     if entry is None:
         return
+    report.check("manifest.json")
     if entry.size > MAX_MANIFEST:
         report.add("manifest.json", "ManifestJson", "", entry.offset, f"It has {entry.size} bytes.")
         return
@@ -159,6 +168,7 @@ def _check_manifest(context: Context, header: GPackHeaderV1) -> None:
     except (ValueError, RecursionError) as error:
         report.add("manifest.json", "ManifestJson", "$", entry.offset, f"{error}.")
         return
+    report.check("manifest.canonical", "manifest.schema", "manifest.binding")
     _check_canonical(report, manifest, data, entry.offset)
     faults = list(islice(schema_faults(manifest), _MAX_FAULTS))
     for field, message in faults:

@@ -214,7 +214,14 @@ case("index.utf8", "MetadataKvBin", "", edit_entry(0, "a.u8", new=b"\xed\xa0\x80
 # ---------------------------------------------------------------- metadata
 
 case("metadata.key", "MetadataKvBin", "rows[0].key_length", edit_entry(0, "a.u8", new=b""), placed=False)
-case("metadata.key", "MetadataKvBin", "rows[0].key_length", edit_entry(0, "a.u8", new=b"!" * 65536), placed=False)
+case(
+    "metadata.key",
+    "MetadataKvBin",
+    "rows[0].key_length",
+    edit_entry(0, "a.u8", new=b"!" * 65536),
+    placed=False,
+    published=False,
+)
 for kind in (13, 0xFFFFFFFF):
     case("metadata.type", "MetadataKvBin", at_row(0, "a.u8", "value_type"),
          set_row(0, "a.u8", value_type=kind, element_type=kind))  # fmt: skip

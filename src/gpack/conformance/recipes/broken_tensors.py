@@ -62,7 +62,8 @@ def moved(kind: int, name: str, amount: int) -> Change:
 FIRST = "blk.0.attn_k.weight"  # the first name of both tables
 for new in (b"", b"b" * 65536):
     case("tensor.name", "TensorIndexBin", "rows[0].name_length",
-         steps(edit_entry(1, FIRST, new=new), edit_entry(2, FIRST, new=new)), placed=False)  # fmt: skip
+         steps(edit_entry(1, FIRST, new=new), edit_entry(2, FIRST, new=new)),
+         placed=False, published=not new)  # fmt: skip
 case("tensor.type", *tensor(PLE, "ggml_type", 43))
 case("tensor.type", *tensor(ROPE, "ggml_type", 0xFFFFFFFF))
 case("tensor.rank", *tensor(PLE, "n_dims", 9))
