@@ -12,7 +12,7 @@ from .. import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
     from typing import NoReturn
 
@@ -35,26 +35,40 @@ brackets; with --json they come as {"ok": false, "error": {"code": ...}} on stan
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit code and never raises for what a user may do."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in arguments
+    return guarded("guild", lambda: _run(arguments), as_json="--json" in arguments)
+
+
+def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
+    """What `run` returns; whatever it raises is told as every program of this package tells it.
+
+    Args:
+        program: Its name, for messages.
+        as_json: Errors come as JSON on standard output.
+
+    Returns:
+        The exit code.
+    """
     try:
         _print_anything()
-        status = _run(arguments)
+        status = run()
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
     except errors.GpackError as error:
-        return _fail(error, as_json=as_json)
+        return _fail(error, program=program, as_json=as_json)
     except BrokenPipeError:
         _drop_output()
         return errors.EXIT_OK
     except KeyboardInterrupt:
         return _fail(
-            errors.InterruptedRunError("interrupted; no file was changed", code="interrupted"), as_json=as_json
+            errors.InterruptedRunError("interrupted; no file was changed", code="interrupted"),
+            program=program,
+            as_json=as_json,
         )
     except OSError as error:
-        return _fail_io(error, as_json=as_json)
+        return _fail_io(error, program=program, as_json=as_json)
     except MemoryError:
-        return _fail(errors.PathError("out of memory", code="io.memory"), as_json=as_json)
+        return _fail(errors.PathError("out of memory", code="io.memory"), program=program, as_json=as_json)
     except Exception as error:
         if os.environ.get("GPACK_DEBUG"):
             raise
@@ -63,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code="internal",
             hint="please report it; GPACK_DEBUG=1 shows the traceback",
         )
-        return _fail(internal, as_json=as_json)
+        return _fail(internal, program=program, as_json=as_json)
 
 
 def _run(arguments: list[str]) -> int:
@@ -76,7 +90,7 @@ def _run(arguments: list[str]) -> int:
         path = quick_file(arguments[1:])
         if path is not None:
             return run_quick(path)
-    _catch_termination()
+    catch_termination()
     import argparse
     from importlib import import_module
 
@@ -128,7 +142,7 @@ def _without_command(command: str) -> int:
     )
 
 
-def _fail(error: errors.GpackError, *, as_json: bool) -> int:
+def _fail(error: errors.GpackError, *, program: str, as_json: bool) -> int:
     if as_json:
         import json
 
@@ -140,18 +154,18 @@ def _fail(error: errors.GpackError, *, as_json: bool) -> int:
         from .table import printable
 
         # Names in it come from the file.
-        print(printable(f"guild: error: {error}"), file=sys.stderr)
+        print(printable(f"{program}: error: {error}"), file=sys.stderr)
     return error.exit_code
 
 
-def _fail_io(error: OSError, *, as_json: bool) -> int:
+def _fail_io(error: OSError, *, program: str, as_json: bool) -> int:
     """An error of the system that no module has made one of ours: about a file, or about our own output."""
     reason = error.strerror or str(error)
     if error.filename is not None:
-        return _fail(errors.PathError(reason, code="io.read", path=error.filename), as_json=as_json)
+        return _fail(errors.PathError(reason, code="io.read", path=error.filename), program=program, as_json=as_json)
     _drop_output()
     unwritten = errors.PathError(f"cannot be written: {reason}", code="io.write", path="standard output")
-    return _fail(unwritten, as_json=False)
+    return _fail(unwritten, program=program, as_json=False)
 
 
 def _drop_output() -> None:
@@ -167,7 +181,7 @@ def _print_anything() -> None:
         reconfigure(errors="backslashreplace")
 
 
-def _catch_termination() -> None:
+def catch_termination() -> None:
     """SIGTERM and a closed terminal unwind like Ctrl-C, so that temporary files go away."""
     import signal
     import threading

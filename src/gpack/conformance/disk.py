@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BLOCK = 512  # unit of st_blocks, whatever the file system
-_MAX_ENTRIES = 100_000  # a folder with more is as full as one with too many bytes
+_MAX_ENTRIES = 20_000  # a folder with more is as full as one with too many bytes
 
 
 class Stamp(NamedTuple):
@@ -26,8 +26,11 @@ class Stamp(NamedTuple):
 
 
 def snapshot(folder: Path) -> dict[str, Stamp]:
-    """Everything in a folder by its relative path, the folder itself as `.`."""
-    found = {".": _stamp(folder.stat(follow_symlinks=False))}
+    """Everything in a folder by its relative path, the folder itself as `.`; nothing where there is none."""
+    try:
+        found = {".": _stamp(folder.stat(follow_symlinks=False))}
+    except OSError:
+        return {}
     for entry in _walk(folder):
         with contextlib.suppress(OSError):
             found[os.path.relpath(entry.path, folder)] = _stamp(entry.stat(follow_symlinks=False))
@@ -35,19 +38,18 @@ def snapshot(folder: Path) -> dict[str, Stamp]:
 
 
 def changes(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:
-    """What happened between two snapshots, in words, by path."""
-    told = []
+    """What happened between two snapshots, in words, by path; of folders only what no file in them tells."""
+    told: list[str] = []
+    folders: list[str] = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
         if old is None:
             told.append(f"{path} was added")
         elif new is None:
             told.append(f"{path} was removed")
-        elif path != "." and old != new:
-            told.append(f"{path} was changed")
-    if not told and before.get(".") != after.get("."):
-        told.append("the folder itself was changed")
-    return told
+        elif old != new:
+            (folders if stat.S_ISDIR(old.mode & new.mode) else told).append(f"{path} was changed")
+    return told or folders
 
 
 def contents(folder: Path, *, most: int = 10) -> list[str]:
@@ -79,6 +81,9 @@ def used_bytes(folders: Iterable[Path], *, enough: int) -> int:
 
 def remove(folder: Path) -> bool:
     """Removes a folder whatever is in it: files without permissions, very deep trees. False where it is still there."""
+    if folder.is_symlink():
+        folder.unlink()  # somebody put it there; what it leads to is none of ours
+        return True
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         for command in (["chmod", "-R", "u+rwx", "--", str(folder)], ["rm", "-rf", "--", str(folder)]):

@@ -48,7 +48,7 @@ def read_known_failures(path: str | os.PathLike[str]) -> dict[str, Outcome]:
             raise _fault(path, number, f"{outcome!r} is no failure; those are {failures}")
         if name in known:
             raise _fault(path, number, f"{name} stands twice")
-        known[name] = outcome  # type: ignore[assignment]  # one of them, as was checked
+        known[name] = outcome
     return known
 
 

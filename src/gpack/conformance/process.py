@@ -1,6 +1,7 @@
-"""Somebody else's program, run within bounds: time, memory, output, disk. Whatever it does, it ends, and so does the run.
+"""Somebody else's program, run within bounds: time, memory, output, disk. Whatever it does, it ends, and so do we.
 
-Nothing here blocks: one loop reads what the program says, feeds it, samples its memory and its folder, and knows the time.
+Nothing here blocks: one loop reads what the program says, feeds it, samples its memory and its folders, and knows the
+time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import IO, Self
 
 from ..errors import PathError
@@ -25,6 +27,9 @@ from .outcomes import Outcome
 MIB = 1 << 20
 _CHUNK = 1 << 16
 _SAMPLE_SECONDS = 0.05
+_END_SECONDS = 0.005
+_CLOSED_SECONDS = 1.0
+_PIPE_BYTES = 1 << 20  # the most that Linux gives an ordinary user
 _STDERR_KEPT = 8 << 10
 _BLOCK = 512  # unit of `ulimit -f`
 _LARGEST_FILE_FACTOR = 4  # some runtimes reserve large files in memory that they never fill
@@ -57,7 +62,7 @@ class ChildFaultError(Exception):
     """The program did what ends it.
 
     Attributes:
-        outcome: One of `crash`, `timeout`, `memory`, `output`, `disk`, `protocol`.
+        outcome: One of `crash`, `timeout`, `memory`, `output`, `disk`, `protocol`; `not-run` where the run is stopped.
     """
 
     def __init__(self, outcome: Outcome, message: str) -> None:
@@ -80,6 +85,7 @@ class Child:
         watched: Sequence[Path],
         limits: Limits,
         environment: Mapping[str, str],
+        stop: Event | None = None,
     ) -> None:
         """Starts the program.
 
@@ -87,12 +93,14 @@ class Child:
             folder: Its working directory.
             watched: The folders whose size is bounded.
             environment: Added to our own.
+            stop: Set from another thread, it ends all waiting.
 
         Raises:
             PathError: It cannot be started (`conformance.command`).
         """
         self.limits, self.notes = limits, list[str]()
         self._watched = tuple(watched)
+        self._stop = stop
         self._token = secrets.token_hex(16)
         self._out, self._err, self._err_bytes = bytearray(), bytearray(), 0
         self._pending = memoryview(b"")
@@ -191,6 +199,7 @@ class Child:
         if not ended and not obeyed:
             self.notes.append("ignored SIGTERM")
         status = self._process.wait()
+        self._last_words()
         for name in ("in", "out", "err"):
             self._drop(name)
         self._selector.close()
@@ -200,8 +209,13 @@ class Child:
 
     def _pump(self, done: Callable[[], bool], seconds: float, what: str, *, until_end: bool = False) -> None:
         deadline = time.monotonic() + seconds
+        closed = False
         while not done():
+            if self._stop is not None and self._stop.is_set():
+                raise ChildFaultError("not-run", "the run was stopped")
             left = deadline - time.monotonic()
+            if left <= 0 and closed:
+                raise ChildFaultError("crash", f"it closed its standard output before {what} came")
             if left <= 0:
                 raise ChildFaultError("timeout", f"{what} did not come within {seconds:g} s")
             self._turn(min(_SAMPLE_SECONDS, left))
@@ -212,12 +226,14 @@ class Child:
                 status = self._status()
                 raise ended_badly(status, f" before {what} came")
             if "out" not in self._open() and not until_end and not done():
-                raise ChildFaultError("crash", f"it closed its standard output before {what} came")
+                # A process that ends closes its streams a moment before.
+                deadline = min(deadline, time.monotonic() + _CLOSED_SECONDS) if not closed else deadline
+                closed = True
 
     def _turn(self, seconds: float) -> None:
         """One turn of the loop: whatever is ready is read or written, then the limits are looked at."""
         if not self._open():
-            time.sleep(seconds)  # nothing to wait for but the program's end
+            time.sleep(min(seconds, _END_SECONDS))  # nothing to wait for but the program's end
             ready = []
         else:
             ready = [key.data for key, _ in self._selector.select(seconds)]
@@ -269,6 +285,12 @@ class Child:
         for name in ("out", "err"):
             while name in self._open() and self._take(name):
                 self._check_output()
+
+    def _last_words(self) -> None:
+        """What it said on standard error and was not read yet; not more than a pipe holds."""
+        for _ in range(_PIPE_BYTES // _CHUNK):
+            if "err" not in self._open() or not self._take("err"):
+                break
 
     def _check(self) -> None:
         self._check_output()

@@ -45,7 +45,7 @@ def belonging(leader: int, token: str, *, by_token: bool) -> list[Process]:
         by_token: Also look into the environment of every process, which takes longer.
     """
     everything = {process.pid: process for process in _processes()}
-    found = {pid for pid, process in everything.items() if process.session == leader or pid == leader}
+    found = {pid for pid, process in everything.items() if leader in (process.session, pid)}
     if by_token:
         mark = f"{TOKEN_VARIABLE}={token}".encode()
         found |= {pid for pid in everything if pid not in found and _has_mark(pid, mark)}

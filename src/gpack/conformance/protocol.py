@@ -88,7 +88,7 @@ def parse_start(line: bytes) -> Start:
         raise ProtocolError(f"$.protocol is {shorten(told.get('protocol'))}, this runner speaks {PROTOCOL}")
     level = _one_of(told, "level", LEVELS)
     depth = _one_of(told, "depth", DEPTHS) if "depth" in told else DEPTHS[-1]
-    return Start(*(_text(told, name) for name in ("name", "language", "version")), level, depth)
+    return Start(_text(told, "name"), _text(told, "language"), _text(told, "version"), level, depth)
 
 
 def parse_result(line: bytes, seq: int) -> Answer:
@@ -132,9 +132,8 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         return parse_object(data, max_bytes=_MAX_BYTES, max_depth=_MAX_DEPTH, plain=True)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(
-            f"{shorten(data[:60].decode('utf-8', 'backslashreplace'))} is no JSON object: {error}"
-        ) from error
+        start = shorten(data[:60].decode("utf-8", "backslashreplace"))
+        raise ProtocolError(f"{start} is no JSON object: {error}") from error
 
 
 def _expect(told: dict[str, Any], key: str, value: str) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from ..errors import GpackError
 from .compare import at_depth, differences
-from .outcomes import Outcome, Result, Run, Subject
-from .process import Child, ChildFaultError, Limits, ended_badly, status_text
+from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
+from .process import ChildFaultError, Limits, ended_badly, status_text
 from .protocol import (
     DEPTHS,
     EXIT_ACCEPT,
@@ -56,11 +56,21 @@ class Vector(Protocol):
         """`accept` or `reject`."""
 
     @property
+    def path(self) -> str | None:
+        """Schema path of the field that was changed (`$.header.magic`); None where no single field was."""
+
+    @property
     def cls(self) -> str | None:
         """The class of the rejection; None where the file is valid."""
 
     def write(self, folder: Path) -> Path:
         """Writes the file, and the shards beside it, into a folder; the file's path."""
+
+
+# First parts of schema paths that lie outside of the tables.
+_CONTAINER_PARTS = ("header", "footer", "sections", "ManifestJson")
+
+_V = TypeVar("_V", bound=Vector)
 
 
 @dataclass(frozen=True)
@@ -85,9 +95,22 @@ class ReaderOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-def asked(vectors: Sequence[Vector], level: str) -> list[Vector]:
-    """The vectors that a reader of a level is asked about."""
-    return [vector for vector in vectors if LEVELS.index(vector.level) <= LEVELS.index(level)]
+def asked(vectors: Sequence[_V], level: str, depth: str = DEPTHS[-1]) -> list[_V]:
+    """The vectors that a reader of a level is asked about; of one that does not look into tables, not about those."""
+    highest = LEVELS.index(level)
+    return [
+        vector
+        for vector in vectors
+        if LEVELS.index(vector.level) <= highest and (depth != "container" or _is_outside_tables(vector))
+    ]
+
+
+def _is_outside_tables(vector: Vector) -> bool:
+    """Whether it can be judged without looking into a section: by the fixed records, the manifest and digests."""
+    if vector.expect == "accept" or vector.path is None or vector.level == "digest":
+        return True
+    part = vector.path.removeprefix("$.").partition(".")[0].partition("[")[0]
+    return part in _CONTAINER_PARTS
 
 
 def run_reader(
@@ -113,7 +136,7 @@ def run_reader(
     run = Run(Subject("reader", start.name, start.language, start.version, start.level, list(command)))
     judge = _Judge(options, start, dump)
     waiting: SimpleQueue[Vector] = SimpleQueue()
-    chosen = asked(vectors, start.level)
+    chosen = asked(vectors, start.level, start.depth)
     for vector in chosen:
         waiting.put(vector)
     crew = _Crew(command, options, judge, waiting, progress)
@@ -143,9 +166,11 @@ def introduce(command: Sequence[str], options: ReaderOptions) -> Start:
 class _Talk:
     """A reader that was started, and its first line."""
 
-    def __init__(self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox) -> None:
+    def __init__(
+        self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox, stop: threading.Event | None = None
+    ) -> None:
         self.limits = options.limits
-        self.child = sandbox.start(command, options.limits)
+        self.child = sandbox.start(command, options.limits, stop)
         self._seq = 0
         try:
             self.start = parse_start(self.child.line(self.limits.start_timeout, "its first line"))
@@ -252,9 +277,10 @@ class _Crew:
         waiting: SimpleQueue[Vector],
         progress: Callable[[Result], None] | None,
     ) -> None:
-        self._command, self._options, self._judge = command, options, judge
+        self.command, self.options, self.judge = command, options, judge
         self._waiting, self._progress = waiting, progress
         self._lock = threading.Lock()
+        self.stop = threading.Event()
         self._faults = 0
         self._errors: list[BaseException] = []
         self.results: list[Result] = []
@@ -268,8 +294,14 @@ class _Crew:
             threads = [threading.Thread(target=self._guarded, daemon=True) for _ in range(jobs)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join()
+            try:
+                for thread in threads:
+                    thread.join()
+            except BaseException:
+                self.stop.set()
+                for thread in threads:
+                    thread.join()
+                raise
         if self._errors:
             raise self._errors[0]
 
@@ -277,14 +309,14 @@ class _Crew:
         try:
             with Sandbox() as sandbox:
                 _Worker(self, sandbox).run()
-        except BaseException as error:  # noqa: BLE001 - raised again by `work`
+        except BaseException as error:  # raised again by `work`
             self._errors.append(error)
 
     # ------------------------------------------------------------ for workers
 
     def take(self) -> Vector | None:
         """The next vector; None where there is none, or another thread failed."""
-        if self._errors:
+        if self._errors or self.stop.is_set():
             return None
         try:
             return self._waiting.get_nowait()
@@ -305,7 +337,7 @@ class _Crew:
     @property
     def tired(self) -> bool:
         """Whether it has failed so often that the rest is not tried."""
-        return self._faults >= self._options.most_faults
+        return self._faults >= self.options.most_faults
 
     def fault(self) -> None:
         """Counts a crash or the like."""
@@ -318,7 +350,7 @@ class _Worker:
 
     def __init__(self, crew: _Crew, sandbox: Sandbox) -> None:
         self._crew, self._sandbox = crew, sandbox
-        self._options, self._judge = crew._options, crew._judge
+        self._options, self._judge = crew.options, crew.judge
         self._talk: _Talk | None = None
 
     def run(self) -> None:
@@ -350,13 +382,17 @@ class _Worker:
             self._fail(result, "crash", error.message)
         if told := self._sandbox.touched():
             self._fail(result, "touched", f"it changed what is not its own: {'; '.join(told[:5])}")
+        if result.outcome in MISBEHAVIOUR:
+            # Anything may lie there now; the next program begins anew.
+            result.notes += self._sandbox.leftovers()
+            self._sandbox.sweep()
         self._sandbox.empty_input()
         result.seconds = time.monotonic() - started
         self._crew.put(result)
 
     def _persistent(self, vector: Vector, path: Path) -> Answer:
         if self._talk is None:
-            self._talk = _Talk(self._crew._command, self._options, self._sandbox)
+            self._talk = _Talk(self._crew.command, self._options, self._sandbox, self._crew.stop)
         return self._talk.ask(vector.id, path)
 
     def _per_file(self, path: Path, result: Result) -> Answer:
@@ -366,7 +402,7 @@ class _Worker:
             ChildFaultError: It used too much, or ended in a way that means nothing.
         """
         limits = self._options.limits
-        with self._sandbox.start([*self._crew._command, str(path)], limits) as child:
+        with self._sandbox.start([*self._crew.command, str(path)], limits, self._crew.stop) as child:
             child.end_input()
             try:
                 output = child.rest(limits.timeout, "its end")
@@ -387,9 +423,6 @@ class _Worker:
         if self._talk is not None:
             self._hang_up()
             result.stderr = self._talk_stderr
-        # Anything may lie there now; the next program begins anew.
-        result.notes += self._sandbox.leftovers()
-        self._sandbox.sweep()
 
     def _hang_up(self) -> None:
         if self._talk is None:

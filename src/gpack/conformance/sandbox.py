@@ -14,9 +14,11 @@ seen. A change that is undone before the answer is seen too, for the time of cha
 
 from __future__ import annotations
 
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Self
 
 from ..errors import PathError
@@ -64,15 +66,15 @@ class Sandbox:
         if not remove(self.root):
             raise PathError("the temporary folder cannot be removed", code="io.write", path=self.root)
 
-    def start(self, command: Sequence[str], limits: Limits) -> Child:
-        """Starts a program in the working folder.
+    def start(self, command: Sequence[str], limits: Limits, stop: Event | None = None) -> Child:
+        """Starts a program in the working folder; `stop`, set from another thread, ends all waiting for it.
 
         Raises:
             PathError: It cannot be started.
         """
         return Child(
             command, folder=self.work, watched=(self.work, self.temporary), limits=limits,
-            environment={"TMPDIR": str(self.temporary)},
+            environment={"TMPDIR": str(self.temporary)}, stop=stop,
         )  # fmt: skip
 
     def seal(self) -> None:
@@ -85,33 +87,33 @@ class Sandbox:
 
     def leftovers(self) -> list[str]:
         """Files in the working and the temporary folder, in words; empty folders are forgiven."""
-        told = []
-        for folder in (self.work, self.temporary):
-            if files := contents(folder, most=_NAMED):
-                told.append(f"left files in its {folder.name} folder: {', '.join(map(ascii, files))}")
-        return told
+        found = {folder.name: contents(folder, most=_NAMED) for folder in (self.work, self.temporary)}
+        return [
+            f"left files in its {name} folder: {', '.join(map(ascii, files))}" for name, files in found.items() if files
+        ]
 
     def empty_input(self) -> None:
         """Removes what was to be read."""
-        remove(self.input)
-        self.input.mkdir()
+        _renew(self.input)
 
     def sweep(self) -> None:
         """Empties the working and the temporary folder."""
         for folder in (self.work, self.temporary):
-            remove(folder)
-            folder.mkdir()
+            _renew(folder)
 
     def _watched(self) -> dict[str, Stamp]:
         """Input, bystander, and what else there is beside them; the program's own folders only by name."""
         found: dict[str, Stamp] = {}
         for folder in (self.input, self.beside):
             found |= {f"{folder.name}/{path}": stamp for path, stamp in snapshot(folder).items()}
-        for path, stamp in _names(self.root).items():
-            found.setdefault(path, stamp)
-        return found
+        return found | _names(self.root)
+
+
+def _renew(folder: Path) -> None:
+    remove(folder)
+    folder.mkdir(exist_ok=True)
 
 
 def _names(folder: Path) -> dict[str, Stamp]:
-    """The entries of a folder, without what is in them."""
-    return {path.name: Stamp(path.lstat().st_ino, 0, 0, 0, 0) for path in folder.iterdir()}
+    """The entries of a folder and what kind they are, without what is in them."""
+    return {path.name: Stamp(0, stat.S_IFMT(path.lstat().st_mode), 0, 0, 0) for path in folder.iterdir()}

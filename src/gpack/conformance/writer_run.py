@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 from ..errors import GpackError
 from .compare import differences
@@ -76,7 +77,12 @@ def run_writer(
         return result
 
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        run.results = sorted(pool.map(one, given(recipes, options.level)), key=lambda result: result.id)
+        try:
+            run.results = sorted(pool.map(one, given(recipes, options.level)), key=lambda result: result.id)
+        except BaseException:
+            worker.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     run.notes = sorted(set(worker.notes))
     run.seconds = time.monotonic() - started
     return run
@@ -88,6 +94,7 @@ class _Writer:
     ) -> None:
         self._command, self._options, self._broken_rules = command, options, broken_rules
         self._faults = 0
+        self.stop = Event()
         self.notes: list[str] = []
 
     def result_of(self, recipe: WriterRecipe) -> Result:
@@ -131,7 +138,7 @@ class _Writer:
             ChildFaultError: It used too much, or ended in a way that means nothing.
         """
         limits = self._options.limits
-        with sandbox.start([*self._command, str(recipe_path), str(output)], limits) as child:
+        with sandbox.start([*self._command, str(recipe_path), str(output)], limits, self.stop) as child:
             child.end_input()
             try:
                 said = child.rest(limits.timeout, "its end")

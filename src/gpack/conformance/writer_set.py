@@ -98,8 +98,8 @@ def _tokenizers() -> Iterator[tuple[str, str, Model]]:
     ]  # fmt: skip
     yield "model/tokenizer/merges", "merges whose parts are merges", Model(merges)
     unmade: list[Entry] = [
-        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a", "b", "ab"]), ("tokenizer.ggml.merges", "[str]", ["a b", "b zz"]),
-        ("tokenizer.ggml.token_type", "[i32]", [1, -1, 300]),
+        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a", "b", "ab"]),
+        ("tokenizer.ggml.merges", "[str]", ["a b", "b zz"]), ("tokenizer.ggml.token_type", "[i32]", [1, -1, 300]),
     ]  # fmt: skip
     yield (
         "model/tokenizer/kept-raw",
@@ -107,7 +107,8 @@ def _tokenizers() -> Iterator[tuple[str, str, Model]]:
         Model(unmade),
     )
     template: list[Entry] = [
-        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a"]), ("tokenizer.chat_template", "str", "{{ '\u00e9\U0001f600' }}\n"),
+        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a"]),
+        ("tokenizer.chat_template", "str", "{{ '\u00e9\U0001f600' }}\n"),
         ("tokenizer.chat_template.tool_use", "str", "{{ tools }}"),
     ]  # fmt: skip
     yield "model/tokenizer/templates", "a chat template, and a second one by name", Model(template)
@@ -184,7 +185,8 @@ def _homes() -> Iterator[tuple[str, str, Model]]:
         drafts,
         [
             tensor("blk.0.attn_norm.weight", F32, 8), tensor("blk.1.attn_norm.weight", F32, 8),
-            tensor("blk.1.nextn.eh_proj.weight", Q8_0, 32, 2), *_layer(2, count=2), tensor("blk.2.nextn.enorm.weight", F32, 8),
+            tensor("blk.1.nextn.eh_proj.weight", Q8_0, 32, 2), *_layer(2, count=2),
+            tensor("blk.2.nextn.enorm.weight", F32, 8),
         ],
     )  # fmt: skip
 
@@ -206,7 +208,10 @@ def _experts() -> Iterator[tuple[str, str, Model]]:
         "one": ("a single expert", _layer(0, count=1)),
         "layers": (
             "layers of different shapes, types and numbers of experts, in no order",
-            [*_layer(11, count=2), *_layer(2, count=3, fused=True, first=Q8_0), *_layer(0, count=1, gate=False, first=BF16)],
+            [
+                *_layer(11, count=2), *_layer(2, count=3, fused=True, first=Q8_0),
+                *_layer(0, count=1, gate=False, first=BF16),
+            ],
         ),
         "incomplete": ("a gate without the others is an ordinary tensor", _layer(0, count=2)[:1]),
     }  # fmt: skip
