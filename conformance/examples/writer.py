@@ -81,4 +81,5 @@ def main():
     write(recipe, recipe_path.parent, output)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -34,6 +34,7 @@ class Fake:
     level: str = "structure"
     required: bool = True
     path: str | None = None
+    large: bool = False
     doc: str = ""
 
     def write(self, folder: Path) -> Path:

@@ -146,6 +146,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser], kind: str, text: str
         run.add_argument("--per-file", action="store_true", help="COMMAND is started for each file, with its path")
         run.add_argument("--depth", choices=DEPTHS, default=DEPTHS[-1], help="how much a --per-file reader dumps")
         run.add_argument("--start-timeout", type=seconds, default=default.start_timeout, metavar="S", help="(30)")
+        run.add_argument("--large", action="store_true", help="ask a reader that hashes about files of many GiB, too")
         run.add_argument("--strict-class", action="store_true", help="a rejection of another class fails")
         run.set_defaults(action=cli_run.reader)
     else:

@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 
 from .. import errors
+from ..cli.table import printable
 from ..cli.units import plural
+from .checking import check as check_file
+from .cli_run import write_text
 from .html import html_report
 from .outcomes import load_run
 from .protocol import LEVELS
 from .reader_run import asked
+from .rendering import render_json, render_junit, render_text
 from .selection import Item, chosen, lines_of
 from .vectors import load, write_all
 from .writer_recipes import WRITER_LEVELS
@@ -21,13 +25,20 @@ from .writer_set import writer_recipes
 
 def check(args: argparse.Namespace) -> int:
     """Checks a file against every rule; exit code 0 where none is broken."""
-    raise NotImplementedError
+    report = check_file(args.file, level=args.level or LEVELS[-1])
+    text = {"text": render_text, "json": render_json, "junit": render_junit}[args.format](report)
+    if args.output is None:
+        print(text.rstrip("\n"))
+    else:
+        write_text(args.output, text)
+        print(f"{printable(args.file)}: {'OK' if report.ok else 'FAILED'}: {printable(args.output)}")
+    return errors.EXIT_OK if report.ok else errors.EXIT_INVALID
 
 
 def vectors(args: argparse.Namespace) -> int:
     """Writes vectors as files."""
     found = chosen(load(), args.only)
-    picked = asked(found, args.level) if args.level else found
+    picked = asked(found, args.level, large=True) if args.level else found
     folder = _folder(args.out)
     written = write_all(picked, folder)
     print(f"{plural(len(written), 'vector')} in {args.out}")
@@ -51,7 +62,7 @@ def list_all(args: argparse.Namespace) -> int:
     everything: list[Item] = [*shown, *tasks]
     picked = {item.id for item in chosen(everything, args.only)}
     if args.level:
-        shown = asked(shown, args.level) if args.level in LEVELS else []
+        shown = asked(shown, args.level, large=True) if args.level in LEVELS else []
         tasks = given(tasks, args.level) if args.level in WRITER_LEVELS else []
     shown = [vector for vector in shown if vector.id in picked]
     tasks = [task for task in tasks if task.id in picked]
@@ -69,8 +80,6 @@ def list_all(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """Makes one page of several results."""
-    from .cli_run import write_text
-
     runs = [load_run(path) for path in args.results]
     write_text(args.html, html_report(runs, title=args.title))
     failed = sum(not run.ok for run in runs)

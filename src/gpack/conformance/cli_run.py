@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from .junit import junit
 from .known_failures import apply_known_failures, list_entry, read_known_failures
 from .outcomes import Result, Run, dump_json
 from .process import Limits
+from .protocol import LEVELS
 from .reader_run import ReaderOptions, asked, run_reader
 from .selection import chosen, lines_of
 from .vectors import load
 from .writer_run import WriterOptions, given, run_writer
 from .writer_set import writer_recipes
 
-_SHOWN = 8  # differences of a result that the text shows
+_SHOWN, _SHOWN_PER_RULE = 8, 2  # differences of a result that the text shows
 
 
 def reader(args: argparse.Namespace) -> int:
@@ -32,11 +34,12 @@ def reader(args: argparse.Namespace) -> int:
     everything = load()
     vectors = chosen(everything, args.only)
     if args.list:
-        print("\n".join(lines_of(asked(vectors, args.level or "semantic"))))
+        print("\n".join(lines_of(asked(vectors, args.level or LEVELS[-1], args.depth, large=args.large))))
         return errors.EXIT_OK
     options = ReaderOptions(
-        level=args.level, per_file=args.per_file, depth=args.depth, strict_class=args.strict_class, jobs=args.jobs,
-        most_faults=args.most_faults, limits=_limits(args, start_timeout=args.start_timeout),
+        level=args.level, per_file=args.per_file, depth=args.depth, large=args.large,
+        strict_class=args.strict_class, jobs=args.jobs, most_faults=args.most_faults,
+        limits=_limits(args, start_timeout=args.start_timeout),
     )  # fmt: skip
     return _run(
         args,
@@ -146,7 +149,7 @@ def write_text(path: str, text: str) -> None:
 def _result_lines(result: Result) -> list[str]:
     word = "ok  " if result.outcome == "pass" else "skip" if result.good else "FAIL" if result.fails else "warn"
     lines = [f"{word} {result.id}: {result.outcome}" + (f": {result.message}" if result.message else "")]
-    shown = result.differences[:_SHOWN]
+    shown = _shown(result.differences)
     lines += [f"       {item}" for item in shown]
     if len(result.differences) > len(shown):
         lines.append(f"       and {len(result.differences) - len(shown)} more")
@@ -154,6 +157,18 @@ def _result_lines(result: Result) -> list[str]:
     if result.stderr and not result.good:
         lines += [f"       stderr: {line}" for line in result.stderr.splitlines()[-3:]]
     return [printable(line) for line in lines]
+
+
+def _shown(differences: list[str]) -> list[str]:
+    """The first few, and of each rule only the first two."""
+    met: Counter[str] = Counter()
+    shown = []
+    for item in differences:
+        rule = item.partition(": ")[0]
+        met[rule] += 1
+        if met[rule] <= _SHOWN_PER_RULE:
+            shown.append(item)
+    return shown[:_SHOWN]
 
 
 def _summary(run: Run) -> list[str]:

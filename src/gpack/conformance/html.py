@@ -33,13 +33,14 @@ background:var(--band)}
 .bar .g{background:#2f9e57}.bar .s{background:#a8b3c0}.bar .k{background:#d9a21b}.bar .f{background:#d13a3a}
 .card small{color:var(--soft)}
 .verdict{float:right;padding:.05rem .5rem;border-radius:1rem;font-size:.8rem;font-weight:600}
-.wrap{overflow-x:auto;border:1px solid var(--line);border-radius:.6rem}
+.wrap{overflow:auto;max-height:85vh;border:1px solid var(--line);border-radius:.6rem}
 table{border-collapse:separate;border-spacing:0;width:100%}
 th,td{padding:.28rem .6rem;border-bottom:1px solid var(--line);text-align:center;white-space:nowrap}
 thead th{position:sticky;top:0;z-index:1;background:var(--band);font-size:.85rem}
+thead th:first-child{text-align:left}
 tbody th{text-align:left;font-weight:400}
 tr.group th{background:var(--band);font-weight:600;font-size:.85rem;color:var(--soft)}
-td{font-size:.85rem}
+td{font-size:.85rem;border-left:1px solid var(--line)}
 .good{background:var(--good);color:var(--goodink)}.bad{background:var(--bad);color:var(--badink);font-weight:600}
 .mild{background:var(--mild);color:var(--mildink)}.none{background:var(--none);color:var(--soft)}
 .level{color:var(--soft);font-size:.78rem}
@@ -108,17 +109,11 @@ def _matrix(runs: Sequence[Run], ids: Sequence[str]) -> str:
     known = {result.id: result for table in tables for result in table.values()}
     heads = "".join(f"<th>{escape(run.subject.name)}</th>" for run in runs)
     rows = []
-    for group, members in groupby(ids, key=_group_of):
-        rows.append(f'<tr class="group"><th colspan="{len(runs) + 2}">{escape(group)}</th></tr>')
-        for name in members:
-            cells = [table.get(name) for table in tables]
-            fine = all(cell is None or cell.outcome == "pass" for cell in cells)
-            rows.append(
-                f"<tr{' class=fine' if fine else ''}><th><code>{escape(name)}</code></th>"
-                f'<td class="level">{escape(known[name].level)}</td>'
-                + "".join(_cell(index, cell) for index, cell in enumerate(cells))
-                + "</tr>"
-            )
+    for group, members in groupby(sorted(ids, key=lambda name: (_group_of(name), name)), key=_group_of):
+        lines = [_row(name, known[name].level, [table.get(name) for table in tables]) for name in members]
+        fine = all(line.startswith("<tr class=fine>") for line in lines)
+        head = f'<tr class="group{" fine" if fine else ""}"><th colspan="{len(runs) + 2}">{escape(group)}</th></tr>'
+        rows += [head, *lines]
     return (
         '<h2>Matrix</h2><input type="checkbox" id="only"><label class="switch" for="only"> only rows where something '
         f'did not pass</label><div class="wrap"><table><thead><tr><th>vector</th><th>level</th>{heads}</tr></thead>'
@@ -126,10 +121,22 @@ def _matrix(runs: Sequence[Run], ids: Sequence[str]) -> str:
     )
 
 
+def _row(name: str, level: str, cells: Sequence[Result | None]) -> str:
+    fine = all(cell is None or cell.outcome == "pass" for cell in cells)
+    return (
+        f'<tr{" class=fine" if fine else ""}><th><code>{escape(name)}</code></th><td class="level">{escape(level)}</td>'
+        + "".join(_cell(index, cell) for index, cell in enumerate(cells))
+        + "</tr>"
+    )
+
+
 def _group_of(name: str) -> str:
-    """The first two parts of an id, or what there is of them."""
-    parts = name.split("/")
-    return "/".join(parts[:-1][:2]) or name
+    """What an id begins with: `invalid/header` of `invalid/header.magic`, `model/experts` of `model/experts/fused`."""
+    first, _, rest = name.partition("/")
+    second = rest.partition("/")[0]
+    if second == rest:
+        second = rest.partition(".")[0] if "." in rest else ""
+    return f"{first}/{second}" if second else first
 
 
 def _cell(column: int, result: Result | None) -> str:

@@ -5,19 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..sections.verify import verify
+from .checking import Finding, check
 
 
 def broken_rules(path: Path) -> list[str]:
-    """The rules that a file breaks, one line each: rule, place, byte, what was found.
+    """The rules that a file breaks, one line for each place: rule, schema path, bytes, what was found.
 
     Raises:
         PathError: It cannot be read.
     """
-    result = verify(path, shards=True)
+    report = check(path)
     lines = []
-    for violation in result.report.errors():
-        place = f"{violation.section}.{violation.field}".rstrip(".")
-        at = "" if violation.offset is None else f" at byte {violation.offset}"
-        lines.append(f"{violation.rule}: {place}{at}: {violation.message}")
-    lines += [f"shard {shard.name}: {shard.error}" for shard in result.shards if shard.error is not None]
+    for result in report.failed:
+        if result.severity == "error":
+            lines += [f"{result.rule}: {_place(finding)}: {finding.message}" for finding in result.findings]
+            if result.count > len(result.findings):
+                lines.append(f"{result.rule}: {result.count - len(result.findings)} more places")
+    if not lines:  # shards are looked for where a sound pack says
+        shards = verify(path, shards=True).shards
+        lines += [f"shard {shard.name}: {shard.error}" for shard in shards if shard.error is not None]
     return lines
+
+
+def _place(finding: Finding) -> str:
+    where = finding.path or "the file"
+    if finding.range is None:
+        return where
+    offset, length = finding.range
+    return f"{where} at byte {offset}" if length < 2 else f"{where} at bytes {offset} to {offset + length - 1}"

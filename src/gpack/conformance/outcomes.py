@@ -135,6 +135,12 @@ class Subject:
         return dict(vars(self))
 
 
+def program_name(command: Sequence[str]) -> str:
+    """What a program is called that does not say it itself: the script that an interpreter runs, else the program."""
+    script = next((part for part in command[1:] if not part.startswith("-") and Path(part).is_file()), command[0])
+    return Path(script).stem
+
+
 @dataclass
 class Run:
     """What came of a whole run.

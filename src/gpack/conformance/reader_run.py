@@ -14,9 +14,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, Self, TypeVar
 
+from ..cli.units import plural
 from ..errors import GpackError
 from .compare import at_depth, differences
-from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
+from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject, program_name
 from .process import ChildFaultError, Limits, ended_badly, status_text
 from .protocol import (
     DEPTHS,
@@ -60,12 +61,18 @@ class Vector(Protocol):
         """Schema path of the field that was changed (`$.header.magic`); None where no single field was."""
 
     @property
+    def large(self) -> bool:
+        """Whether it is a sparse file that is larger than memory."""
+
+    @property
     def cls(self) -> str | None:
         """The class of the rejection; None where the file is valid."""
 
     def write(self, folder: Path) -> Path:
         """Writes the file, and the shards beside it, into a folder; the file's path."""
 
+
+_SLOWEST_HASH = 64 << 20  # bytes per second
 
 # First parts of schema paths that lie outside of the tables.
 _CONTAINER_PARTS = ("header", "footer", "sections", "ManifestJson")
@@ -81,6 +88,8 @@ class ReaderOptions:
         level: The highest level that it is asked about; None: what it says of itself.
         per_file: The command is started for every file, with its path as the last argument.
         depth: How much its dumps hold, where it does not say it itself.
+        large: Ask about sparse files of many GiB whatever the reader does; else only of level `structure`, which has
+            no reason to read them whole.
         strict_class: A rejection for a reason of another class fails; else it is noted.
         jobs: Programs that run side by side.
         most_faults: After so many crashes and the like the rest is not tried.
@@ -89,19 +98,28 @@ class ReaderOptions:
     level: str | None = None
     per_file: bool = False
     depth: str = DEPTHS[-1]
+    large: bool = False
     strict_class: bool = False
     jobs: int = 1
     most_faults: int = 100
     limits: Limits = field(default_factory=Limits)
 
 
-def asked(vectors: Sequence[_V], level: str, depth: str = DEPTHS[-1]) -> list[_V]:
-    """The vectors that a reader of a level is asked about; of one that does not look into tables, not about those."""
+def asked(vectors: Sequence[_V], level: str, depth: str = DEPTHS[-1], *, large: bool = False) -> list[_V]:
+    """The vectors that a reader is asked about.
+
+    Args:
+        level: The highest level that it knows.
+        depth: One that does not look into tables is not asked about broken ones.
+        large: Ask about the large ones too where the reader hashes what it reads.
+    """
     highest = LEVELS.index(level)
     return [
         vector
         for vector in vectors
-        if LEVELS.index(vector.level) <= highest and (depth != "container" or _is_outside_tables(vector))
+        if LEVELS.index(vector.level) <= highest
+        and (depth != "container" or _is_outside_tables(vector))
+        and (large or level == LEVELS[0] or not vector.large)
     ]
 
 
@@ -136,7 +154,7 @@ def run_reader(
     run = Run(Subject("reader", start.name, start.language, start.version, start.level, list(command)))
     judge = _Judge(options, start, dump)
     waiting: SimpleQueue[Vector] = SimpleQueue()
-    chosen = asked(vectors, start.level, start.depth)
+    chosen = asked(vectors, start.level, start.depth, large=options.large)
     for vector in chosen:
         waiting.put(vector)
     crew = _Crew(command, options, judge, waiting, progress)
@@ -154,13 +172,18 @@ def introduce(command: Sequence[str], options: ReaderOptions) -> Start:
         PathError: It cannot be started, or gives no first line (`conformance.command`).
     """
     if options.per_file:
-        return Start(Path(command[0]).name, "", "", options.level or LEVELS[0], options.depth)
+        return Start(program_name(command), "", "", options.level or LEVELS[0], options.depth)
     with Sandbox() as sandbox, _Talk(command, options, sandbox) as talk:
         start = talk.start
         talk.stop()
     wanted = options.level or start.level
     level = min(wanted, start.level, key=LEVELS.index)
     return Start(start.name, start.language, start.version, level, start.depth)
+
+
+def patience(limits: Limits, path: Path) -> float:
+    """Seconds for an answer about a file: a reader that hashes takes longer for a large one."""
+    return limits.timeout + path.stat().st_size / _SLOWEST_HASH
 
 
 class _Talk:
@@ -197,7 +220,7 @@ class _Talk:
             raise ChildFaultError("protocol", f"before it was asked, it said {unasked[:60]!r}")
         self._seq += 1
         self.child.send(run_line(self._seq, vector_id, str(path)))
-        line = self.child.line(self.limits.timeout, "its answer")
+        line = self.child.line(patience(self.limits, path), "its answer")
         try:
             answer = parse_result(line, self._seq)
         except ProtocolError as error:
@@ -248,7 +271,10 @@ class _Judge:
         elif answer.verdict == "accept" and vector.expect == "accept":
             found = list(differences(at_depth(self._dump(path), self._depth), at_depth(answer.dump or {}, self._depth)))
             if found:
-                result.outcome, result.message = "dump", f"{len(found)} values differ from what is in the file"
+                result.outcome, result.message = (
+                    "dump",
+                    f"the dump differs from the file in {plural(len(found), 'place')}",
+                )
                 result.differ(found)
         elif answer.verdict == "accept":
             result.outcome, result.message = "accepted", "it accepted the file"
@@ -405,7 +431,7 @@ class _Worker:
         with self._sandbox.start([*self._crew.command, str(path)], limits, self._crew.stop) as child:
             child.end_input()
             try:
-                output = child.rest(limits.timeout, "its end")
+                output = child.rest(patience(limits, path), "its end")
             finally:
                 status = child.close()
                 result.notes += child.notes

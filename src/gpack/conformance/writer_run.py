@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from ..cli.units import plural
 from ..errors import GpackError
 from .compare import differences
 from .disk import changes, is_regular, snapshot
 from .meaning import meaning_of_pack, meaning_of_recipe
-from .outcomes import Result, Run, Subject
+from .outcomes import Result, Run, Subject, program_name
 from .process import ChildFaultError, Limits, ended_badly
 from .protocol import EXIT_SKIP
 from .sandbox import Sandbox
@@ -67,7 +67,7 @@ def run_writer(
         PathError: The command cannot be started, or a folder cannot be made.
     """
     started = time.monotonic()
-    run = Run(Subject("writer", Path(command[0]).name, "", "", options.level, list(command)))
+    run = Run(Subject("writer", program_name(command), "", "", options.level, list(command)))
     worker = _Writer(command, options, broken_rules)
 
     def one(recipe: WriterRecipe) -> Result:
@@ -171,7 +171,7 @@ class _Writer:
         except GpackError as error:
             broken = [str(error)]
         if broken:
-            result.outcome, result.message = "rules", f"the file breaks rules in {len(broken)} places"
+            result.outcome, result.message = "rules", f"the file breaks rules in {plural(len(broken), 'place')}"
             result.differ(broken)
             return
         try:
@@ -179,7 +179,10 @@ class _Writer:
         except GpackError as error:
             found = [str(error)]
         if found:
-            result.outcome, result.message = "meaning", f"{len(found)} values are not those of the recipe"
+            result.outcome, result.message = (
+                "meaning",
+                f"the file says {plural(len(found), 'thing')} that the recipe does not",
+            )
             result.differ(found)
         elif self._options.profile == PROFILES[0]:
             expected = sandbox.root / "expected.gpack"
@@ -205,8 +208,3 @@ def first_difference(expected: Path, found: Path) -> str:
             if not block:
                 return ""
             at += len(block)
-
-
-def describe_recipe(recipe: WriterRecipe) -> str:
-    """The recipe's RECIPE.json, for people."""
-    return json.dumps(recipe.document, indent=1)
