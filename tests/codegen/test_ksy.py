@@ -26,7 +26,7 @@ from codegen.loader import encode, load
 from codegen.model import Schema, Struct, Vector
 
 ROOT = Path(__file__).parents[2]
-DRIVER = Path(__file__).with_name("kaitai_compile.cjs")
+DRIVER = ROOT / "conformance" / "readers" / "kaitai_compile.cjs"
 TARGETS = ("python", "javascript", "java", "go", "cpp_stl", "rust", "csharp", "ruby")
 SCHEMA = load(ROOT / "schema" / "gpack.yaml")
 GGUF = load(ROOT / "schema" / "gguf.yaml")
