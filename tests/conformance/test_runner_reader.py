@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_vector import Fake
 
 from gpack.conformance import vectors
 from gpack.conformance.dumping import dump
 from gpack.conformance.outcomes import Run
 from gpack.conformance.process import Limits
-from gpack.conformance.reader_run import ReaderOptions, asked, patience, run_reader
+from gpack.conformance.reader_judge import ReaderOptions, asked
+from gpack.conformance.reader_run import run_reader
+from gpack.conformance.reader_talk import patience
 from gpack.errors import PathError
 
 PROGRAM = str(Path(__file__).with_name("good_reader.py"))
 LIMITS = Limits(timeout=60.0, start_timeout=60.0)
 DUMP: dict[str, Any] = {"header": {"x": 1}, "footer": {}, "sections": [{"entry": {"kind": 1}, "rows": [{"a": 1}]}]}
 ACCEPT = {"verdict": "accept", "dump": DUMP}
-
-
-@dataclass(frozen=True)
-class Fake:
-    id: str = "v"
-    expect: str = "accept"
-    cls: str | None = None
-    level: str = "structure"
-    required: bool = True
-    path: str | None = None
-    large: bool = False
-    doc: str = ""
-
-    def write(self, folder: Path) -> Path:
-        path = folder / f"{self.id}.gpack"
-        path.write_bytes(b"vector\n")
-        return path
 
 
 def reject(cls: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Reads GPACK with the parser that the Kaitai compiler makes of schema/gpack.ksy, and speaks the reader protocol.
 
-    python reader.py BUILD
+    python reader.py BUILD [--level structure]
 
 BUILD holds `gpack.py` (the compiled grammar) and `grammar.json` (the grammar itself, which names and types every
-field). Needs the `kaitaistruct` runtime and nothing of the `gpack` package. Level: digest.
+field). Needs the `kaitaistruct` runtime and nothing of the `gpack` package. Level: digest; `--level structure` leaves
+the digests out.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class Dumper:
 class Reader:
     """One file after the other."""
 
-    def __init__(self, build: Path) -> None:
+    def __init__(self, build: Path, level: str) -> None:
+        self.level = level
         spec = importlib.util.spec_from_file_location("kaitai_gpack", build / "gpack.py")
         if not spec or not spec.loader:
             raise SystemExit(f"no compiled grammar in {build}")
@@ -149,7 +151,8 @@ class Reader:
                 raise Rejected("structure", f"the file ends early: {error}", stream.pos()) from error
             except UnicodeDecodeError as error:
                 raise Rejected("structure", f"a text is not {error.encoding}: {error.reason}", stream.pos()) from error
-            self._check_digests(root, file)
+            if self.level == "digest":
+                self._check_digests(root, file)
             return dump
 
     def _parse(self, root: Any, stream: Any) -> Json:
@@ -196,8 +199,8 @@ def _sha256(file: BinaryIO, start: int, length: int) -> bytes:
 
 def answers(reader: Reader, lines: Iterator[str]) -> Iterator[Json]:
     """The protocol: one start, then a result to every run, until stop."""
-    start = {"type": "start", "protocol": 1, "name": "gpack-kaitai-python", "language": "python", "level": "digest"}
-    yield start | {"version": kaitaistruct.__version__}
+    name = {"name": "gpack-kaitai-python", "language": "python", "version": kaitaistruct.__version__}
+    yield {"type": "start", "protocol": 1, **name, "level": reader.level}
     for line in lines:
         order = json.loads(line)
         if order["type"] == "stop":
@@ -214,7 +217,8 @@ def main() -> None:
     """Answers on standard output what is asked on standard input."""
     for stream in (sys.stdin, sys.stdout):
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    for answer in answers(Reader(Path(sys.argv[1])), iter(sys.stdin)):
+    level = "structure" if sys.argv[2:] == ["--level", "structure"] else "digest"
+    for answer in answers(Reader(Path(sys.argv[1]), level), iter(sys.stdin)):
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

@@ -2,9 +2,10 @@
 
 # Reads GPACK with the parser that the Kaitai compiler makes of schema/gpack.ksy, and speaks the reader protocol.
 #
-#     ruby reader.rb BUILD
+#     ruby reader.rb BUILD [--level structure]
 #
-# BUILD holds gpack.rb (the compiled grammar) and grammar.json, which names and types every field. Level: digest.
+# BUILD holds gpack.rb (the compiled grammar) and grammar.json, which names and types every field. Level: digest;
+# `--level structure` leaves the digests out.
 
 require 'json'
 require 'openssl'
@@ -135,7 +136,10 @@ end
 
 # One file after the other.
 class Reader
-  def initialize(build)
+  attr_reader :level
+
+  def initialize(build, level)
+    @level = level
     require File.join(File.expand_path(build), 'gpack')
     @grammar = Grammar.new(JSON.parse(File.read(File.join(build, 'grammar.json'), encoding: 'UTF-8')))
   end
@@ -146,7 +150,7 @@ class Reader
       stream = Kaitai::Struct::Stream.new(file)
       root = Gpack.new(stream)
       dump = guarded(stream) { parse(root, stream) }
-      check_digests(root, file)
+      check_digests(root, file) if level == 'digest'
       dump
     end
   end
@@ -217,12 +221,12 @@ class Reader
 end
 
 # The protocol: one start, then a result to every run, until stop.
-def main(build)
-  reader = Reader.new(build)
+def main(build, *options)
+  reader = Reader.new(build, options == ['--level', 'structure'] ? 'structure' : 'digest')
   $stdout.sync = true
   say = ->(answer) { $stdout.puts(JSON.generate(answer)) }
   say.({ type: 'start', protocol: 1, name: 'gpack-kaitai-ruby', language: 'ruby',
-         version: Kaitai::Struct::VERSION, level: 'digest' })
+         version: Kaitai::Struct::VERSION, level: reader.level })
   $stdin.each_line do |line|
     order = JSON.parse(line)
     break if order['type'] == 'stop'
@@ -237,4 +241,4 @@ rescue Rejected => e
   { verdict: 'reject', class: e.kind, message: e.message, offset: e.offset }
 end
 
-main(ARGV[0])
+main(*ARGV)

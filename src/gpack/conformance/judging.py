@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 """What gpack says of a file that somebody's writer wrote."""
 
 from __future__ import annotations
@@ -33,3 +34,31 @@ def _place(finding: Finding) -> str:
         return where
     offset, length = finding.range
     return f"{where} at byte {offset}" if length < 2 else f"{where} at bytes {offset} to {offset + length - 1}"
+=======
+"""Whether a report of `check` says of a vector what the vector's entry says: the run of our own checker."""
+
+from __future__ import annotations
+
+from .checking import CheckReport
+from .vectors import Vector
+
+
+def broken_rules(vector: Vector) -> frozenset[str]:
+    """The rules that a full check finds broken; an accepted vector with a path breaks rules that only warn."""
+    return frozenset(vector.rules if vector.expect == "reject" or vector.path else ())
+
+
+def misjudged(vector: Vector, report: CheckReport) -> str | None:
+    """What the report of a vector's file says wrongly; None where it says just what it should.
+
+    Args:
+        report: Of level semantic, or of a lower one where the vector is a large one.
+    """
+    if report.ok != (vector.expect == "accept"):
+        return f"{vector.id} was {'accepted' if report.ok else 'rejected'}"
+    found, expected = {result.rule for result in report.failed}, broken_rules(vector)
+    if found == expected:
+        return None
+    missed, wrong = sorted(expected - found), sorted(found - expected)
+    return f"{vector.id}: missed {', '.join(missed) or 'none'}; reported without reason {', '.join(wrong) or 'none'}"
+>>>>>>> vectors
