@@ -13,11 +13,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import gpack
-from gpack.conformance.judging import broken_rules
 from gpack.conformance.meaning import meaning_of_pack, meaning_of_recipe
 from gpack.conformance.outcomes import Result
 from gpack.conformance.process import Limits
 from gpack.conformance.writer_recipes import OUTPUT_FILE, WriterRecipe
+from gpack.conformance.writer_rules import broken_rules
 from gpack.conformance.writer_run import WriterOptions, run_writer
 from gpack.conformance.writer_set import writer_recipes
 from gpack.generated.constants import GgmlType, SectionKind

@@ -12,7 +12,6 @@ from .. import errors
 from ..cli.table import printable
 from ..cli.units import duration, plural
 from .html import html_report
-from .judging import broken_rules
 from .junit import junit
 from .known_failures import apply_known_failures, list_entry, read_known_failures
 from .outcomes import Result, Run, dump_json
@@ -22,6 +21,7 @@ from .reader_judge import ReaderOptions, asked
 from .reader_run import run_reader
 from .selection import chosen, lines_of
 from .vectors import load
+from .writer_rules import broken_rules
 from .writer_run import WriterOptions, given, run_writer
 from .writer_set import writer_recipes
 
