@@ -12,7 +12,6 @@ What decides the shape of the grammar was tried with compiler 0.11 and its targe
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from codegen import kaitai_rules
+from codegen import kaitai_rules, kaitai_wide
 from codegen.model import (
     Enum,
     Field,
@@ -41,6 +40,11 @@ KS_VERSION = "0.9"  # the first with `valid` and `bit-endian`
 DOC_WIDTH = 96
 SCALARS = {"i8": "s1", "i16": "s2", "i32": "s4", "i64": "s8", "f32": "f4", "f64": "f8"} | {
     f"u{8 * size}": f"u{size}" for size in (1, 2, 4, 8)
+}
+PARAMS = {
+    "ofs_heap": "Start of the heap, from the start of the file.",
+    "ofs_data": "Start of the data behind the heap, from the start of the file.",
+    "len_section": "Length of the section.",
 }
 Node = dict[str, Any]
 
@@ -139,15 +143,46 @@ def _struct(schema: Schema, item: Struct) -> Node:
     if checks.unchecked:
         doc += f"\n\nNot checked, or only in part: {', '.join(checks.unchecked)}."
     node: Node = {"-orig-id": item.name, "doc": _doc(doc)}
-    if _heap_header(schema, item):
-        node["params"] = [{"id": "ofs_heap", "type": "u8", "doc": "Start of the heap, from the start of the file."}]
-    node["seq"] = [_field(f, checks.by_field.get(f.name)) for f in item.fields]
-    instances = {**_enum_instances(item), **_ref_instances(schema, item), **_body_instance(schema, item)}
+    if params := _params(schema, item):
+        node["params"] = [{"id": name, "type": "u8", "doc": PARAMS[name]} for name in params]
+    valid = dict(checks.by_field)
+    if _ends_file(schema, item):
+        node["doc"] = _doc(f"{doc} Nothing follows: this is how a file's size is checked.")
+        valid[item.fields[-1].name] = {"expr": "_ >= 0 and _io.eof"}
+    node["seq"] = [_field(f, valid.get(f.name)) for f in item.fields]
+    instances = {
+        **_enum_instances(item),
+        **_column_instances(schema, item, checks.by_field),
+        **_ref_instances(schema, item),
+        **_data_instance(schema, item),
+        **_body_instance(schema, item),
+    }
     return {**node, "instances": instances} if instances else node
 
 
+def _params(schema: Schema, item: Struct) -> list[str]:
+    """What the struct is told about its surroundings: names of `PARAMS`."""
+    if header := _heap_header(schema, item):
+        return ["ofs_heap", *(["ofs_data"] if _has_data(header, item) else [])]
+    checks = kaitai_rules.checks_of(schema, item).by_field
+    return ["len_section"] if kaitai_wide.needs_section(item, checks) else []
+
+
+def _ends_file(schema: Schema, item: Struct) -> bool:
+    """Whether a rule-given size of the file says where this struct ends it."""
+    facts = {name for other in schema.structs for name in kaitai_wide.given(schema, other).values()}
+    places = {str(part.at).removesuffix(f" - {item.size}") for part in schema.file if part.type == item.name}
+    return any(f"_root.{place}" in facts for place in places)
+
+
+def _has_data(header: Struct, row: Struct) -> bool:
+    """Rows of a section that is a small archive say where their bytes are in it."""
+    names = {f.name for f in row.fields}
+    return any(f.name == "ofs_data" for f in header.fields) and {"offset", "byte_size"} <= names
+
+
 def _field(f: Field, valid: Any) -> Node:
-    node: Node = {"id": f.name, **_type(f)}
+    node: Node = {"id": f.name, **({"-reserved": True} if f.reserved else {}), **_type(f)}
     if valid is not None:
         node["valid"] = _Hex(valid) if isinstance(valid, int) and "magic" in f.name else valid
     return {**node, "doc": _doc(f.doc)}
@@ -180,6 +215,13 @@ def _enum_instances(item: Struct) -> Node:
     }
 
 
+def _column_instances(schema: Schema, item: Struct, checks: Mapping[str, Any]) -> Node:
+    return {
+        kaitai_wide.column_id(f.name, column): {"value": value, "doc": f"`{column}` of `{f.name}`; 0 where unknown."}
+        for f, column, value in kaitai_wide.columns_used(item, schema, checks)
+    }
+
+
 def _heap_header(schema: Schema, item: Struct) -> Struct | None:
     """The table header that has the heap of this row, where the row refers to one."""
     header = schema.table_of_rows(item.name) if item.refs else None
@@ -199,12 +241,26 @@ def _ref_instances(schema: Schema, item: Struct) -> Node:
     return made
 
 
+def _data_instance(schema: Schema, item: Struct) -> Node:
+    """The bytes that a row of a small archive stands for."""
+    if "ofs_data" not in _params(schema, item):
+        return {}
+    return {
+        "data": {
+            "io": "_root._io",
+            "pos": "ofs_data + offset.as<u8>",
+            "size": "byte_size",
+            "doc": "Its bytes; read when they are asked for.",
+        }
+    }
+
+
 def _body_instance(schema: Schema, item: Struct) -> Node:
     """The payload of a directory entry, by its kind."""
     kind = next((f.name for f in item.fields if f.enum == "SectionKind"), None)
     if not kind or item.name not in {part.type for part in schema.file} or not schema.sections:
         return {}
-    cases = {f"section_kind::{section.id.lower()}": _body_type(section) for section in schema.sections}
+    cases = {f"section_kind::{section.id.lower()}": _body_type(schema, section) for section in schema.sections}
     cases = {case: name for case, name in cases.items() if name}
     if not cases:
         return {}
@@ -220,12 +276,13 @@ def _body_instance(schema: Schema, item: Struct) -> Node:
 # ---------------------------------------------------------------- section bodies
 
 
-def _body_type(section: Section) -> str:
+def _body_type(schema: Schema, section: Section) -> str:
     """Type of a section's payload, with its arguments; empty for a blob."""
     if section.body.shape == "blob":
         return ""
     if section.body.shape == "single":
-        return snake(section.body.target)
+        single = schema.struct(section.body.target)
+        return snake(single.name) + ("(size)" if _params(schema, single) else "")
     return f"{snake(section.name)}_body(offset, size)"
 
 
@@ -239,11 +296,11 @@ def _bodies(schema: Schema) -> dict[str, Node]:
             made[name] = _sequence_body(schema, section)
             made.update(_part_types(schema.sequence(section.body.target)))
         elif section.body.shape == "json":
-            made[name] = _json_body(section)
+            made[name] = _json_body(schema, section)
     return made
 
 
-def _body(section: Section, doc: str, header: str | None, instances: Node) -> Node:
+def _body(schema: Schema, section: Section, doc: str, header: Struct | None, instances: Node) -> Node:
     place = [
         ("ofs_section", "Start of the section, from the start of the file."),
         ("len_section", "Its length."),
@@ -254,29 +311,31 @@ def _body(section: Section, doc: str, header: str | None, instances: Node) -> No
         "params": [{"id": name, "type": "u8", "doc": meaning} for name, meaning in place],
     }
     if header:
-        node["seq"] = [{"id": "header", "type": snake(header)}]
+        told = "(len_section)" if _params(schema, header) else ""
+        node["seq"] = [{"id": "header", "type": snake(header.name) + told}]
     return {**node, "instances": instances}
 
 
 def _table_body(schema: Schema, section: Section) -> Node:
     header = schema.struct(section.body.target)
-    return _body(section, section.doc, header.name, {t.id: _rows(schema, t) for t in header.tables})
+    return _body(schema, section, section.doc, header, {t.id: _rows(schema, t) for t in header.tables})
 
 
 def _rows(schema: Schema, table: Table) -> Node:
     row = schema.struct(table.rows)
-    heap = "(ofs_section + header.ofs_heap.as<u8>)" if _heap_header(schema, row) else ""
+    places = [f"ofs_section + header.{name}.as<u8>" for name in _params(schema, row)]
+    told = f"({', '.join(places)})" if places else ""
     return {
         "pos": f"ofs_section + header.{table.offset}.as<u8>",
         "size": f"header.{table.stride}",
-        "type": f"{snake(row.name)}{heap}",
+        "type": f"{snake(row.name)}{told}",
         "repeat": "expr",
         "repeat-expr": f"header.{table.count}",
         "doc": _doc(f"Rows, `{table.stride}` apart: what a later version appends to a row is skipped."),
     }
 
 
-def _json_body(section: Section) -> Node:
+def _json_body(schema: Schema, section: Section) -> Node:
     text = {
         "pos": "ofs_section",
         "size": "len_section",
@@ -284,7 +343,7 @@ def _json_body(section: Section) -> Node:
         "encoding": "UTF-8",
         "doc": "The JSON text.",
     }
-    return _body(section, section.doc, None, {"text": text})
+    return _body(schema, section, section.doc, None, {"text": text})
 
 
 def _sequence_body(schema: Schema, section: Section) -> Node:
@@ -293,21 +352,33 @@ def _sequence_body(schema: Schema, section: Section) -> Node:
     end: str | int = schema.struct(sequence.header).size
     for part in sequence.parts:
         start, length = f"ofs_{part.name}", f"len_{part.name}"
-        up = sequence.alignment - 1
-        aligned: str | int = f"({end} + {up}) / {sequence.alignment} * {sequence.alignment}"
-        if isinstance(end, int):
-            aligned = (end + up) // sequence.alignment * sequence.alignment
+        aligned = _aligned(end, sequence.alignment)
         present = _presence(schema, sequence, part)
-        if present:
-            aligned = f"({present} ? {aligned} : {end})"
         instances[start] = {
-            "value": f"({aligned}).as<u8>",
+            "value": _u8(f"{present} ? {aligned} : {_u8(end)}") if present else aligned,
             "doc": f"Start of `{part.name}`, from the start of the section.",
         }
         instances[length] = {"value": _length(part, present), "doc": f"Bytes of `{part.name}`."}
         instances[part.name] = _part(sequence, part) | ({"if": present} if present else {})
-        end = f"{start} + {length}"
-    return _body(section, f"{section.doc} {sequence.doc}", sequence.header, instances)
+        end = f"{_u8(start)} + {_u8(length)}"
+    header = schema.struct(sequence.header)
+    return _body(schema, section, f"{section.doc} {sequence.doc}", header, instances)
+
+
+def _u8(value: str | int) -> str:
+    """The value as a u8. Every operand and every result is cast, or some target computes it in 32 bits."""
+    text = str(value)
+    if re.fullmatch(r"[\w.]+\.as<u8>", text):
+        return text
+    return f"{text}.as<u8>" if re.fullmatch(r"[\w.]+", text) else f"({text}).as<u8>"
+
+
+def _aligned(end: str | int, alignment: int) -> str:
+    """The next multiple of `alignment`."""
+    if isinstance(end, int):
+        return _u8(-(-end // alignment) * alignment)
+    raised = _u8(f"{_u8(end)} + {_u8(alignment - 1)}")
+    return _u8(f"{_u8(f'{raised} / {_u8(alignment)}')} * {_u8(alignment)}")
 
 
 def _presence(schema: Schema, sequence: Sequence, part: Part) -> str | None:
@@ -317,20 +388,16 @@ def _presence(schema: Schema, sequence: Sequence, part: Part) -> str | None:
 
 
 def _length(part: Part, present: str | None) -> str:
-    """Bytes of a part. Every cast keeps some target from computing in 32 bits."""
-    length = f"({_count(part, '.as<u8>')}) * {part.type.size}"
-    return f"({present} ? {length} : 0).as<u8>" if present else f"({length}).as<u8>"
+    """Bytes of a part."""
+    length = _u8(_count(part, ".as<u8>"))
+    if part.type.size > 1:
+        length = _u8(f"{length} * {_u8(part.type.size)}")
+    return _u8(f"{present} ? {length} : {_u8(0)}") if present else length
 
 
 def _count(part: Part, cast: str = "") -> str:
-    """The count of elements, in terms of a body's `header`."""
-    tree = ast.parse(part.count, mode="eval")
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return re.sub(
-        r"[A-Za-z_]\w*",
-        lambda match: f"header.{match[0]}{cast}" if match[0] in names else match[0],
-        part.count,
-    )
+    """The count of elements, in terms of a body's `header`; `cast` goes behind every operand."""
+    return re.sub(r"\w+", lambda match: f"{'' if match[0].isdigit() else 'header.'}{match[0]}{cast}", part.count)
 
 
 def _part(sequence: Sequence, part: Part) -> Node:

@@ -1,21 +1,25 @@
 """From `check:` expressions to Kaitai's `valid`: as much of a struct's rules as every target computes the same way.
 
-An expression is split at its `and`s. A piece is translated where it speaks of plain numbers of one type, literals,
-remainders and flags; it becomes a check of the last field that it names. Sums, products, tables and functions stay
-out: some targets would compute them in 32 bits.
+An expression is split at its `and`s. A piece that speaks of plain numbers of one type, literals, remainders and flags
+becomes a short check of the last field that it names; one that computes is written by `codegen.kaitai_wide`, which
+casts every operand. Products of many numbers, tables and functions beyond those stay out.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from codegen import expressions
+from codegen import expressions, kaitai_wide
+from codegen.kaitai_wide import UntranslatableError
 from codegen.model import Field, Schema, Struct, snake
 
 MAX_NUMBER = (1 << 53) - 1
+NEWER = "UnsupportedError"
+SHORT = 127  # Kaitai's Rust output gives literals up to this the type of what they are compared with, others 32 bits
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
 }  # fmt: skip
@@ -28,10 +32,6 @@ class Checks:
 
     by_field: dict[str, Any] = field(default_factory=dict)
     unchecked: list[str] = field(default_factory=list)
-
-
-class _UntranslatableError(Exception):
-    """The expression needs more than Kaitai's targets agree upon."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Limits:
 
     def _literal(self, value: int) -> int | str:
         """A literal; Kaitai's Go and Rust outputs compare large numbers rightly only with a floating-point one."""
-        large = value > 127 if self.base == "u64" else value >= 1 << 31
+        large = value > SHORT if self.base in ("u32", "u64") else value >= 1 << 31
         return f"{value}.0" if large else value
 
     def valid(self) -> Any:
@@ -70,7 +70,10 @@ class _Limits:
         equal = [] if self.equal is None else [f"_ == {self.equal}"]
         low = [] if self.low is None else [f"_ >= {self._literal(self.low)}"]
         high = [] if self.high is None else [f"_ <= {self._literal(self.high)}"]
-        return {"expr": " and ".join((*equal, *low, *high, *self.others))}
+        pieces = [*equal, *low, *high, *self.others]
+        if not any(re.search(r"\b_\b", piece) for piece in pieces):
+            pieces.insert(0, "_ >= 0")  # Go does not compile a check that does not speak of its own field
+        return {"expr": " and ".join(pieces)}
 
 
 def checks_of(schema: Schema, item: Struct) -> Checks:
@@ -84,11 +87,16 @@ def checks_of(schema: Schema, item: Struct) -> Checks:
     for rule in schema.rules_of(item.name):
         if rule.severity != "error":
             continue
+        if kaitai_wide.is_equal_fact(item, rule.check):
+            checks.unchecked.append(rule.id)
+            continue
         writer = _Writer(schema, item)
+        # A failure at such a field means a newer file, so that readers can tell: other rules are checked elsewhere.
+        alone = newer_fields(schema, item) if rule.error != NEWER else set()
         for piece in _pieces(expressions.parse(rule.check or "", rule.id).body):
             try:
-                _add(limits, item, writer, piece)
-            except _UntranslatableError:
+                _add(limits, item, writer, piece, alone)
+            except UntranslatableError:
                 if rule.id not in checks.unchecked:
                     checks.unchecked.append(rule.id)
     found = {name: limit.valid() for name, limit in limits.items()}
@@ -110,19 +118,44 @@ def _pieces(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
-def _add(limits: dict[str, _Limits], item: Struct, writer: _Writer, piece: ast.expr) -> None:
+def newer_fields(schema: Schema, item: Struct) -> set[str]:
+    """Fields whose check says that a file needs a newer reader."""
+    return {rule.field for rule in schema.rules_of(item.name) if rule.error == NEWER and rule.field}
+
+
+def _add(limits: dict[str, _Limits], item: Struct, writer: _Writer, piece: ast.expr, alone: set[str]) -> None:
     names = {node.id for node in ast.walk(piece) if isinstance(node, ast.Name)}
+    names |= {text for fact, text in kaitai_wide.given(writer.schema, item).items() if fact in names}
     used = [f for f in item.fields if f.name in names]
+    if used and used[-1].flags and _bare_bit(piece) in required_bits(writer.schema, used[-1].flags):
+        return  # the type of the flags checks it
+    try:
+        if used and used[-1].name in alone:
+            raise UntranslatableError
+        _add_short(limits, used, writer, piece)
+    except UntranslatableError:
+        carrier = kaitai_wide.carrier_of(item, used, alone)
+        if carrier is None:
+            raise
+        shown = kaitai_wide.Wide(writer.schema, item, writer.number, carrier).condition(piece)
+        limits[carrier.name].others.append(shown)
+
+
+def _add_short(limits: dict[str, _Limits], used: list[Field], writer: _Writer, piece: ast.expr) -> None:
+    """A piece that needs no casts.
+
+    Raises:
+        UntranslatableError: It does.
+    """
     kinds = {f.type.base for f in used if not f.flags}
     if not used or len(kinds) > 1 or any(f.type.count is not None for f in used):
-        raise _UntranslatableError
+        raise UntranslatableError
     last = used[-1]
-    bit = _bare_bit(piece)
-    if last.flags and bit in required_bits(writer.schema, last.flags):
-        return  # the type of the flags checks it
     if last.flags:
-        raise _UntranslatableError  # Kaitai's Rust output cannot check a field of a type of its own
+        raise UntranslatableError  # Kaitai's Rust output cannot check a field of a type of its own
     bound = _bound(piece, writer, last)
+    if bound and bound[0] == "==" and last.type.base == "u64" and bound[1] > SHORT:
+        raise UntranslatableError
     if bound:
         limits[last.name].add(*bound)
     else:
@@ -194,7 +227,7 @@ class _Writer:
         """The expression; `last` is the field that is being checked, `_` in Kaitai.
 
         Raises:
-            _UntranslatableError: The expression leaves what the targets agree upon.
+            UntranslatableError: The expression leaves what the targets agree upon.
         """
         value = self.number(node)
         if value is not None:
@@ -210,13 +243,16 @@ class _Writer:
             return self._comparison(node, last)
         if isinstance(node, ast.BinOp):
             return self._operation(node, last)
-        raise _UntranslatableError
+        raise UntranslatableError
 
     def _comparison(self, node: ast.Compare, last: Field) -> str:
         left, right = node.left, node.comparators[0]
         if isinstance(node.ops[0], ast.In) and isinstance(right, ast.Tuple):
             shown = self.text(left, last)
             return f"({' or '.join(f'{shown} == {self.text(item, last)}' for item in right.elts)})"
+        limits = [value for value in map(self.number, (left, right)) if value is not None]
+        if limits and limits[0] > SHORT and not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+            raise UntranslatableError
         return f"{self.text(left, last)} {COMPARISONS[type(node.ops[0])]} {self.text(right, last)}"
 
     def _operation(self, node: ast.BinOp, last: Field) -> str:
@@ -227,4 +263,4 @@ class _Writer:
             owner = self.fields.get(left.id)
             if owner and owner.flags:
                 return f"{'_' if owner is last else owner.name}.{right.attr.lower()}"
-        raise _UntranslatableError
+        raise UntranslatableError

@@ -56,8 +56,7 @@ types:
     doc: |
       The first 64 bytes of the file.
 
-      Not checked, or only in part: header.total_file_size, header.section_table_bounds,
-      header.manifest_bounds, header.layout.
+      Not checked, or only in part: header.total_file_size.
     seq:
       - id: magic
         type: u4
@@ -69,7 +68,7 @@ types:
       - id: min_reader_version
         type: u2
         valid:
-          expr: _ >= 1 and _ <= 1 and _ <= format_version
+          max: 1
         doc: The oldest reader version that understands the file; an older reader fails closed.
       - id: flags
         size: 4
@@ -78,8 +77,7 @@ types:
       - id: section_count
         type: u4
         valid:
-          min: 3
-          max: 4096
+          expr: _ >= 3 and _ <= 4096.0 and 1.as<u8> <= min_reader_version.as<u8> and min_reader_version.as<u8> <= format_version.as<u8>
         doc: Number of entries in the section directory.
       - id: section_table_offset
         type: u8
@@ -101,10 +99,10 @@ types:
       - id: total_file_size
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and section_table_offset.as<u8> <= _.as<u8> and (section_count.as<u8> * 96.as<u8>).as<u8> <= (_.as<u8> - section_table_offset.as<u8>).as<u8> and manifest_offset.as<u8> <= _.as<u8> and manifest_size.as<u8> <= (_.as<u8> - manifest_offset.as<u8>).as<u8> and _.as<u8> == (((((section_table_offset.as<u8> + (section_count.as<u8> * 96.as<u8>).as<u8>).as<u8> + 63.as<u8>).as<u8> / 64.as<u8>).as<u8> * 64.as<u8>).as<u8> + 64.as<u8>).as<u8>
         doc: Exact size of the file, to find truncation and trailing bytes at once.
       - id: reserved
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -113,7 +111,7 @@ types:
     doc: |
       One entry of the section directory. Entries stand in file order.
 
-      Not checked, or only in part: section.bounds, section.offset_alignment, section.name_encoding.
+      Not checked, or only in part: section.name_encoding.
     seq:
       - id: kind
         type: u4
@@ -125,21 +123,20 @@ types:
       - id: offset
         type: u8
         valid:
-          min: 64
-          max: '9007199254740991.0'
+          expr: _ >= 64 and _ <= 9007199254740991.0 and _.as<u8> <= _root.header.total_file_size.as<u8>
         doc: Start of the payload, from the start of the file; a multiple of `alignment`.
       - id: size
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> <= (_root.header.total_file_size.as<u8> - offset.as<u8>).as<u8>
         doc: Length of the payload.
       - id: alignment
         type: u4
         valid:
-          expr: _ >= 1 and (_ == 64 or _ == 4096)
+          expr: '_ >= 1 and (_ == 64 or _ == 4096) and (offset.as<u8> % (_.as<u8> == 0.as<u8> ? 1.as<u8> : _.as<u8>).as<u8>).as<u8> == 0.as<u8>'
         doc: 'Required alignment: 64 or 4096.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: item_count
@@ -171,9 +168,9 @@ types:
             section_kind::tensor_index_bin: tensor_index_bin_body(offset, size)
             section_kind::dense_index_bin: dense_index_bin_body(offset, size)
             section_kind::native_dense_index_bin: native_dense_index_bin_body(offset, size)
-            section_kind::embed_blob: gpack_single_tensor_header_v1
-            section_kind::head_blob: gpack_single_tensor_header_v1
-            section_kind::ple_blob: gpack_single_tensor_header_v1
+            section_kind::embed_blob: gpack_single_tensor_header_v1(size)
+            section_kind::head_blob: gpack_single_tensor_header_v1(size)
+            section_kind::ple_blob: gpack_single_tensor_header_v1(size)
             section_kind::expert_layout_bin: expert_layout_bin_body(offset, size)
             section_kind::tokenizer_bin: tokenizer_bin_body(offset, size)
             section_kind::tokenizer_assets: tokenizer_assets_body(offset, size)
@@ -183,7 +180,7 @@ types:
 
   gpack_footer_v1:
     -orig-id: GPackFooterV1
-    doc: The last 64 bytes of the file.
+    doc: 'The last 64 bytes of the file. Nothing follows: this is how a file''s size is checked.'
     seq:
       - id: manifest_offset
         type: u8
@@ -211,20 +208,27 @@ types:
         valid: 0x454b5047
         doc: '"GPKE", 0x454B5047.'
       - id: reserved
+        -reserved: true
         type: u4
+        valid:
+          expr: _ >= 0 and _io.eof
         doc: Zero.
 
   gpack_single_tensor_header_v1:
     -orig-id: GPackSingleTensorHeaderV1
-    doc: |
-      Starts EmbedBlob, HeadBlob and PleBlob; the tensor's bytes follow at `data_offset`.
-
-      Not checked, or only in part: single.type, single.byte_size, single.bounds.
+    doc: Starts EmbedBlob, HeadBlob and PleBlob; the tensor's bytes follow at `data_offset`.
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: ggml_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the elements.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ne0
@@ -242,14 +246,14 @@ types:
       - id: byte_size
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: '_ >= 0 and _ <= 9007199254740991.0 and (not (((ggml_type.as<u8> <= 3.as<u8>) or (ggml_type.as<u8> >= 6.as<u8> and ggml_type.as<u8> <= 30.as<u8>) or (ggml_type.as<u8> >= 34.as<u8> and ggml_type.as<u8> <= 35.as<u8>) or (ggml_type.as<u8> >= 39.as<u8> and ggml_type.as<u8> <= 42.as<u8>) or (ggml_type.as<u8> >= 65536.as<u8> and ggml_type.as<u8> <= 65549.as<u8>))) or ((ne0.as<u8> % (ggml_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : ggml_type_block.as<u8>).as<u8>).as<u8> == 0.as<u8> and ((ne1.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>) or (ne1.as<u8> > 0.as<u8> and (_.as<u8> % (ne1.as<u8> == 0.as<u8> ? 1.as<u8> : ne1.as<u8>).as<u8>).as<u8> == 0.as<u8> and (_.as<u8> / (ne1.as<u8> == 0.as<u8> ? 1.as<u8> : ne1.as<u8>).as<u8>).as<u8> == ((ne0.as<u8> / (ggml_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : ggml_type_block.as<u8>).as<u8>).as<u8> * ggml_type_bytes.as<u8>).as<u8>)))) and _.as<u8> == (len_section.as<u8> - 64.as<u8>).as<u8>'
         doc: Length of the tensor's bytes.
       - id: data_offset
         type: u8
         valid: 64
         doc: 'Start of the tensor''s bytes, from the start of the section: 64.'
       - id: reserved2
+        -reserved: true
         size: 24
         doc: Zeros.
     instances:
@@ -257,13 +261,20 @@ types:
         value: ggml_type
         enum: ggml_type
         doc: '`ggml_type` as an enumeration, where it is known.'
+      ggml_type_block:
+        value: '(((ggml_type.as<u8> <= 1.as<u8>) or (ggml_type.as<u8> >= 24.as<u8> and ggml_type.as<u8> <= 28.as<u8>) or ggml_type.as<u8> == 30.as<u8> or (ggml_type.as<u8> >= 65536.as<u8> and ggml_type.as<u8> <= 65544.as<u8>) or (ggml_type.as<u8> >= 65548.as<u8> and ggml_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((ggml_type.as<u8> == 65545.as<u8>) ? 2.as<u8> : (((ggml_type.as<u8> >= 65546.as<u8> and ggml_type.as<u8> <= 65547.as<u8>)) ? 4.as<u8> : (((ggml_type.as<u8> >= 2.as<u8> and ggml_type.as<u8> <= 3.as<u8>) or (ggml_type.as<u8> >= 6.as<u8> and ggml_type.as<u8> <= 9.as<u8>) or ggml_type.as<u8> == 20.as<u8> or ggml_type.as<u8> == 39.as<u8>) ? 32.as<u8> : ((ggml_type.as<u8> == 40.as<u8> or ggml_type.as<u8> == 42.as<u8>) ? 64.as<u8> : ((ggml_type.as<u8> == 41.as<u8>) ? 128.as<u8> : (((ggml_type.as<u8> >= 10.as<u8> and ggml_type.as<u8> <= 19.as<u8>) or (ggml_type.as<u8> >= 21.as<u8> and ggml_type.as<u8> <= 23.as<u8>) or ggml_type.as<u8> == 29.as<u8> or (ggml_type.as<u8> >= 34.as<u8> and ggml_type.as<u8> <= 35.as<u8>)) ? 256.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`block` of `ggml_type`; 0 where unknown.'
+      ggml_type_bytes:
+        value: '((ggml_type.as<u8> == 24.as<u8> or (ggml_type.as<u8> >= 65536.as<u8> and ggml_type.as<u8> <= 65538.as<u8>) or (ggml_type.as<u8> >= 65542.as<u8> and ggml_type.as<u8> <= 65543.as<u8>) or ggml_type.as<u8> == 65545.as<u8> or (ggml_type.as<u8> >= 65548.as<u8> and ggml_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((ggml_type.as<u8> == 1.as<u8> or ggml_type.as<u8> == 25.as<u8> or ggml_type.as<u8> == 30.as<u8> or ggml_type.as<u8> == 65539.as<u8>) ? 2.as<u8> : (((ggml_type.as<u8> >= 65546.as<u8> and ggml_type.as<u8> <= 65547.as<u8>)) ? 3.as<u8> : ((ggml_type.as<u8> == 0.as<u8> or ggml_type.as<u8> == 26.as<u8> or ggml_type.as<u8> == 65540.as<u8>) ? 4.as<u8> : (((ggml_type.as<u8> >= 27.as<u8> and ggml_type.as<u8> <= 28.as<u8>) or ggml_type.as<u8> == 65541.as<u8> or ggml_type.as<u8> == 65544.as<u8>) ? 8.as<u8> : ((ggml_type.as<u8> == 39.as<u8>) ? 17.as<u8> : ((ggml_type.as<u8> == 2.as<u8> or ggml_type.as<u8> == 20.as<u8> or (ggml_type.as<u8> >= 41.as<u8> and ggml_type.as<u8> <= 42.as<u8>)) ? 18.as<u8> : ((ggml_type.as<u8> == 3.as<u8>) ? 20.as<u8> : ((ggml_type.as<u8> == 6.as<u8>) ? 22.as<u8> : ((ggml_type.as<u8> == 7.as<u8>) ? 24.as<u8> : ((ggml_type.as<u8> == 8.as<u8>) ? 34.as<u8> : ((ggml_type.as<u8> == 9.as<u8> or ggml_type.as<u8> == 40.as<u8>) ? 36.as<u8> : ((ggml_type.as<u8> == 19.as<u8>) ? 50.as<u8> : ((ggml_type.as<u8> == 34.as<u8>) ? 54.as<u8> : ((ggml_type.as<u8> == 29.as<u8>) ? 56.as<u8> : ((ggml_type.as<u8> == 16.as<u8> or ggml_type.as<u8> == 35.as<u8>) ? 66.as<u8> : ((ggml_type.as<u8> == 17.as<u8>) ? 74.as<u8> : ((ggml_type.as<u8> == 22.as<u8>) ? 82.as<u8> : ((ggml_type.as<u8> == 10.as<u8>) ? 84.as<u8> : ((ggml_type.as<u8> == 18.as<u8>) ? 98.as<u8> : ((ggml_type.as<u8> == 11.as<u8> or ggml_type.as<u8> == 21.as<u8>) ? 110.as<u8> : ((ggml_type.as<u8> == 23.as<u8>) ? 136.as<u8> : ((ggml_type.as<u8> == 12.as<u8>) ? 144.as<u8> : ((ggml_type.as<u8> == 13.as<u8>) ? 176.as<u8> : ((ggml_type.as<u8> == 14.as<u8>) ? 210.as<u8> : ((ggml_type.as<u8> == 15.as<u8>) ? 292.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`bytes` of `ggml_type`; 0 where unknown.'
 
   metadata_kv_header_v1:
     -orig-id: MetadataKvHeaderV1
-    doc: |
-      Header of MetadataKvBin. Magic "GPKV".
-
-      Not checked, or only in part: index.layout, index.heap_bounds, index.end.
+    doc: Header of MetadataKvBin. Magic "GPKV".
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -281,9 +292,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -293,14 +305,12 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8> and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8> and (ofs_heap.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the heap.
       - id: source_version
         type: u4
@@ -309,6 +319,7 @@ types:
         type: u4
         doc: Alignment of the source's tensor data; 0 where the source was no GGUF.
       - id: reserved2
+        -reserved: true
         size: 16
         doc: Zeros.
 
@@ -319,7 +330,7 @@ types:
       its elements, packed where they have a fixed size, else each with its GGUF length (strings: u64
       length; arrays: u32 type, u64 count).
 
-      Not checked, or only in part: metadata.type, metadata.count, metadata.stub_bytes, metadata.size.
+      Not checked, or only in part: metadata.stub_bytes, metadata.size.
     params:
       - id: ofs_heap
         type: u8
@@ -332,7 +343,7 @@ types:
         type: u4
         valid:
           min: 1
-          max: 65535
+          max: '65535.0'
         doc: 'Length of: The key, UTF-8.'
       - id: value_offset
         type: u4
@@ -342,17 +353,18 @@ types:
         doc: 'Length of: The value; empty where IN_TOKENIZER_BIN is set.'
       - id: value_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 12.as<u8>))
         doc: Type of the value.
       - id: element_type
         type: u4
         valid:
-          expr: (value_type == 9 or _ == value_type)
+          expr: ((_.as<u8> <= 12.as<u8>)) and (value_type == 9 or _ == value_type)
         doc: Type of an array's elements; for others the value's own type.
       - id: count
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and (value_type.as<u8> == 9.as<u8> or _.as<u8> == 1.as<u8>)
         doc: Number of elements of an array, else 1.
       - id: position
         type: u4
@@ -385,10 +397,11 @@ types:
 
   tensor_index_header_v1:
     -orig-id: TensorIndexHeaderV1
-    doc: |
-      Header of TensorIndexBin. Magic "GPTI".
-
-      Not checked, or only in part: index.layout, index.heap_bounds, index.end.
+    doc: Header of TensorIndexBin. Magic "GPTI".
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -406,9 +419,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -418,14 +432,12 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8> and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8> and (ofs_heap.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the heap.
       - id: parameter_count
         type: u8
@@ -440,6 +452,7 @@ types:
           max: '9007199254740991.0'
         doc: Bytes of all tensors, external ones too.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -451,8 +464,7 @@ types:
     doc: |
       One tensor, wherever its bytes are. Every tensor has exactly one home.
 
-      Not checked, or only in part: tensor.type, tensor.dims, tensor.byte_size, tensor.role,
-      tensor.external, tensor.code_planes.
+      Not checked, or only in part: tensor.byte_size.
     params:
       - id: ofs_heap
         type: u8
@@ -465,10 +477,12 @@ types:
         type: u4
         valid:
           min: 1
-          max: 65535
+          max: '65535.0'
         doc: 'Length of: The tensor''s name, UTF-8.'
       - id: ggml_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the elements.
       - id: n_dims
         type: u4
@@ -486,12 +500,12 @@ types:
       - id: home
         type: u4
         valid:
-          expr: (_ == 3 or _ == 5 or _ == 6 or _ == 7 or _ == 8 or _ == 10 or _ == 13)
+          expr: ((n_dims.as<u8> > 0.as<u8> or dims[0].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 1.as<u8> or dims[1].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 2.as<u8> or dims[2].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 3.as<u8> or dims[3].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 4.as<u8> or dims[4].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 5.as<u8> or dims[5].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 6.as<u8> or dims[6].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 7.as<u8> or dims[7].as<u8> == 1.as<u8>)) and (_ == 3 or _ == 5 or _ == 6 or _ == 7 or _ == 8 or _ == 10 or _ == 13)
         doc: Section that holds the bytes (ExpertBlobs also names external experts).
       - id: role
         type: u4
         valid:
-          expr: (home != 10 or _ != 0) and (_ == 0 or (home == 10 or home == 13))
+          expr: ((_.as<u8> <= 4.as<u8>)) and (home != 10 or _ != 0) and (_ == 0 or (home == 10 or home == 13))
         doc: Which matrix of a routed expert this is.
       - id: home_row
         type: u4
@@ -505,8 +519,7 @@ types:
       - id: offset
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and (not (flags.external) or home.as<u8> == 10.as<u8>) and (not (flags.code_planes) or (home.as<u8> == 3.as<u8> and ggml_type.as<u8> == 0.as<u8>))
         doc: |
           First byte, from the start of the home section (of the shard where EXTERNAL); of routed experts,
           expert 0's slice.
@@ -520,6 +533,7 @@ types:
         type: u4
         doc: Position among the source's tensors, from 0.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -545,10 +559,11 @@ types:
 
   dense_index_header_v1:
     -orig-id: DenseIndexHeaderV1
-    doc: |
-      Header of DenseIndexBin. Magic "GPDI".
-
-      Not checked, or only in part: index.layout, index.heap_bounds, index.end.
+    doc: Header of DenseIndexBin. Magic "GPDI".
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -566,9 +581,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -578,14 +594,12 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8> and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8> and (ofs_heap.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the heap.
       - id: dense_pool_bytes
         type: u8
@@ -598,6 +612,7 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and _ % 256 == 0 and _ <= dense_pool_bytes
         doc: 'Size of the compacted pool: without the rows that are served from the native arena.'
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -609,8 +624,7 @@ types:
     doc: |
       One dense tensor, whether its bytes lie in DensePackBlob or in the native arena.
 
-      Not checked, or only in part: dense.type, dense.kind, dense.pool_bytes, dense.skip,
-      dense.code_planes, dense.planes.
+      Not checked, or only in part: dense.pool_bytes, dense.planes.
     params:
       - id: ofs_heap
         type: u8
@@ -624,14 +638,18 @@ types:
         doc: 'Length of: The tensor''s name, UTF-8.'
       - id: ggml_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the stored elements.
       - id: pool_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: 'Type in the pool: F32 where BF16 or F16 is expanded, else the stored type.'
       - id: kind
         type: u4
         valid:
-          expr: (_ != 1 or (ggml_type == 30 and pool_type == 0)) and (_ != 3 or (ggml_type == 1 and pool_type == 0))
+          expr: ((_.as<u8> <= 5.as<u8>)) and (_ != 1 or (ggml_type == 30 and pool_type == 0)) and (_ != 3 or (ggml_type == 1 and pool_type == 0))
         doc: How the stored bytes become the pool's.
       - id: n_dims
         type: u4
@@ -678,6 +696,8 @@ types:
         doc: '`skip_in_native` and the layout of code planes.'
       - id: code_bits
         type: u2
+        valid:
+          expr: _ >= 0 and ((kind.as<u8> == 1.as<u8> or kind.as<u8> == 3.as<u8>) or pool_type.as<u8> == ggml_type.as<u8> or flags.code_planes) and (not (flags.skip_in_native) or (offset.as<u8> == 0.as<u8> and byte_size.as<u8> == 0.as<u8> and compacted_offset.as<u8> == 0.as<u8>))
         doc: Bits to a code; 0 without code planes.
       - id: code_bias
         type: s2
@@ -692,6 +712,7 @@ types:
         type: u4
         doc: Activation kind of a version 3 pack directory.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: codes_bytes
@@ -709,8 +730,7 @@ types:
       - id: offset_bytes
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and (flags.code_planes or (code_bits.as<u8> == 0.as<u8> and code_bias == 0 and group_elems.as<u8> == 0.as<u8> and codebook.as<u8> == 0.as<u8> and codes_bytes.as<u8> == 0.as<u8> and scales_bytes.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>))
         doc: Length of the plane of offsets.
     instances:
       ggml_type_enum:
@@ -735,10 +755,11 @@ types:
 
   native_dense_index_header_v1:
     -orig-id: NativeDenseIndexHeaderV1
-    doc: |
-      Header of NativeDenseIndexBin. Magic "GPNI".
-
-      Not checked, or only in part: index.layout, index.heap_bounds, index.end.
+    doc: Header of NativeDenseIndexBin. Magic "GPNI".
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -756,9 +777,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -768,14 +790,12 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8> and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8> and (ofs_heap.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the heap.
       - id: native_dense_arena_bytes
         type: u8
@@ -783,15 +803,13 @@ types:
           expr: _ >= 0 and _ <= 9007199254740991.0 and _ % 256 == 0
         doc: Size of the arena, which is NativeDenseBlob byte for byte.
       - id: reserved2
+        -reserved: true
         size: 16
         doc: Zeros.
 
   native_dense_row_v1:
     -orig-id: NativeDenseRowV1
-    doc: |
-      One matrix of the native arena.
-
-      Not checked, or only in part: native.type, native.byte_size.
+    doc: One matrix of the native arena.
     params:
       - id: ofs_heap
         type: u8
@@ -806,9 +824,10 @@ types:
       - id: ggml_type
         type: u4
         valid:
-          max: 65535
+          expr: _ <= 65535.0 and ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>)) and ggml_type_block.as<u8> > 1.as<u8>
         doc: 'Type of the elements: one whose block has more than one.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ne0
@@ -831,14 +850,19 @@ types:
       - id: byte_size
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: '_ >= 0 and _ <= 9007199254740991.0 and (not (((ggml_type.as<u8> <= 3.as<u8>) or (ggml_type.as<u8> >= 6.as<u8> and ggml_type.as<u8> <= 30.as<u8>) or (ggml_type.as<u8> >= 34.as<u8> and ggml_type.as<u8> <= 35.as<u8>) or (ggml_type.as<u8> >= 39.as<u8> and ggml_type.as<u8> <= 42.as<u8>) or (ggml_type.as<u8> >= 65536.as<u8> and ggml_type.as<u8> <= 65549.as<u8>))) or ((ne0.as<u8> % (ggml_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : ggml_type_block.as<u8>).as<u8>).as<u8> == 0.as<u8> and ((ne1.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>) or (ne1.as<u8> > 0.as<u8> and (_.as<u8> % (ne1.as<u8> == 0.as<u8> ? 1.as<u8> : ne1.as<u8>).as<u8>).as<u8> == 0.as<u8> and (_.as<u8> / (ne1.as<u8> == 0.as<u8> ? 1.as<u8> : ne1.as<u8>).as<u8>).as<u8> == ((ne0.as<u8> / (ggml_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : ggml_type_block.as<u8>).as<u8>).as<u8> * ggml_type_bytes.as<u8>).as<u8>))))'
         doc: Bytes of the matrix.
     instances:
       ggml_type_enum:
         value: ggml_type
         enum: ggml_type
         doc: '`ggml_type` as an enumeration, where it is known.'
+      ggml_type_block:
+        value: '(((ggml_type.as<u8> <= 1.as<u8>) or (ggml_type.as<u8> >= 24.as<u8> and ggml_type.as<u8> <= 28.as<u8>) or ggml_type.as<u8> == 30.as<u8> or (ggml_type.as<u8> >= 65536.as<u8> and ggml_type.as<u8> <= 65544.as<u8>) or (ggml_type.as<u8> >= 65548.as<u8> and ggml_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((ggml_type.as<u8> == 65545.as<u8>) ? 2.as<u8> : (((ggml_type.as<u8> >= 65546.as<u8> and ggml_type.as<u8> <= 65547.as<u8>)) ? 4.as<u8> : (((ggml_type.as<u8> >= 2.as<u8> and ggml_type.as<u8> <= 3.as<u8>) or (ggml_type.as<u8> >= 6.as<u8> and ggml_type.as<u8> <= 9.as<u8>) or ggml_type.as<u8> == 20.as<u8> or ggml_type.as<u8> == 39.as<u8>) ? 32.as<u8> : ((ggml_type.as<u8> == 40.as<u8> or ggml_type.as<u8> == 42.as<u8>) ? 64.as<u8> : ((ggml_type.as<u8> == 41.as<u8>) ? 128.as<u8> : (((ggml_type.as<u8> >= 10.as<u8> and ggml_type.as<u8> <= 19.as<u8>) or (ggml_type.as<u8> >= 21.as<u8> and ggml_type.as<u8> <= 23.as<u8>) or ggml_type.as<u8> == 29.as<u8> or (ggml_type.as<u8> >= 34.as<u8> and ggml_type.as<u8> <= 35.as<u8>)) ? 256.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`block` of `ggml_type`; 0 where unknown.'
+      ggml_type_bytes:
+        value: '((ggml_type.as<u8> == 24.as<u8> or (ggml_type.as<u8> >= 65536.as<u8> and ggml_type.as<u8> <= 65538.as<u8>) or (ggml_type.as<u8> >= 65542.as<u8> and ggml_type.as<u8> <= 65543.as<u8>) or ggml_type.as<u8> == 65545.as<u8> or (ggml_type.as<u8> >= 65548.as<u8> and ggml_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((ggml_type.as<u8> == 1.as<u8> or ggml_type.as<u8> == 25.as<u8> or ggml_type.as<u8> == 30.as<u8> or ggml_type.as<u8> == 65539.as<u8>) ? 2.as<u8> : (((ggml_type.as<u8> >= 65546.as<u8> and ggml_type.as<u8> <= 65547.as<u8>)) ? 3.as<u8> : ((ggml_type.as<u8> == 0.as<u8> or ggml_type.as<u8> == 26.as<u8> or ggml_type.as<u8> == 65540.as<u8>) ? 4.as<u8> : (((ggml_type.as<u8> >= 27.as<u8> and ggml_type.as<u8> <= 28.as<u8>) or ggml_type.as<u8> == 65541.as<u8> or ggml_type.as<u8> == 65544.as<u8>) ? 8.as<u8> : ((ggml_type.as<u8> == 39.as<u8>) ? 17.as<u8> : ((ggml_type.as<u8> == 2.as<u8> or ggml_type.as<u8> == 20.as<u8> or (ggml_type.as<u8> >= 41.as<u8> and ggml_type.as<u8> <= 42.as<u8>)) ? 18.as<u8> : ((ggml_type.as<u8> == 3.as<u8>) ? 20.as<u8> : ((ggml_type.as<u8> == 6.as<u8>) ? 22.as<u8> : ((ggml_type.as<u8> == 7.as<u8>) ? 24.as<u8> : ((ggml_type.as<u8> == 8.as<u8>) ? 34.as<u8> : ((ggml_type.as<u8> == 9.as<u8> or ggml_type.as<u8> == 40.as<u8>) ? 36.as<u8> : ((ggml_type.as<u8> == 19.as<u8>) ? 50.as<u8> : ((ggml_type.as<u8> == 34.as<u8>) ? 54.as<u8> : ((ggml_type.as<u8> == 29.as<u8>) ? 56.as<u8> : ((ggml_type.as<u8> == 16.as<u8> or ggml_type.as<u8> == 35.as<u8>) ? 66.as<u8> : ((ggml_type.as<u8> == 17.as<u8>) ? 74.as<u8> : ((ggml_type.as<u8> == 22.as<u8>) ? 82.as<u8> : ((ggml_type.as<u8> == 10.as<u8>) ? 84.as<u8> : ((ggml_type.as<u8> == 18.as<u8>) ? 98.as<u8> : ((ggml_type.as<u8> == 11.as<u8> or ggml_type.as<u8> == 21.as<u8>) ? 110.as<u8> : ((ggml_type.as<u8> == 23.as<u8>) ? 136.as<u8> : ((ggml_type.as<u8> == 12.as<u8>) ? 144.as<u8> : ((ggml_type.as<u8> == 13.as<u8>) ? 176.as<u8> : ((ggml_type.as<u8> == 14.as<u8>) ? 210.as<u8> : ((ggml_type.as<u8> == 15.as<u8>) ? 292.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`bytes` of `ggml_type`; 0 where unknown.'
       name:
         io: _root._io
         pos: ofs_heap + name_offset.as<u8>
@@ -849,10 +873,11 @@ types:
 
   expert_layout_header_v1:
     -orig-id: ExpertLayoutHeaderV1
-    doc: |
-      Header of ExpertLayoutBin. Magic "GPXL". The shards' table stands between the rows and the heap.
-
-      Not checked, or only in part: index.heap_bounds, index.end, expert.shard_table.
+    doc: Header of ExpertLayoutBin. Magic "GPXL". The shards' table stands between the rows and the heap.
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -870,9 +895,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -882,32 +908,30 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8> and (ofs_heap.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the heap.
       - id: ofs_shards
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8>
         doc: 'Start of the table of shards, from the start of the section: where the rows end.'
       - id: num_shards
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of shards; 0 for embedded experts.
       - id: shard_row_size
         type: u2
         valid:
-          expr: _ >= 96 and _ % 8 == 0
+          expr: _ >= 96 and _ % 8 == 0 and ofs_heap.as<u8> == (ofs_shards.as<u8> + (num_shards.as<u8> * _.as<u8>).as<u8>).as<u8>
         doc: Distance from one shard row to the next.
       - id: reserved2
+        -reserved: true
         type: u2
         doc: Zero.
       - id: expert_bytes
@@ -923,8 +947,6 @@ types:
       The routed experts of one layer, sorted by layer. Embedded: expert e is the range of `stride`
       bytes at `offset + e * stride` of ExpertBlobs, holding [gate | up | down] and zeros to the next
       multiple of 4096. Layers follow each other without gaps. External: three ranges in shards.
-
-      Not checked, or only in part: expert.type, expert.slice_bytes, expert.no_gate, expert.placement.
     seq:
       - id: layer
         type: u4
@@ -939,18 +961,26 @@ types:
         type: expert_flags
         doc: How the layer is stored.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the gate slices; 0 where NO_GATE.
       - id: up_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the up slices.
       - id: down_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the down slices.
       - id: reserved2
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_ne0
@@ -962,8 +992,7 @@ types:
       - id: gate_ne1
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and (not (flags.no_gate) or (gate_type.as<u8> == 0.as<u8> and gate_ne0.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8> and not (flags.fused_gate_up)))
         doc: Rows of a gate slice.
       - id: up_ne0
         type: u8
@@ -1004,8 +1033,7 @@ types:
       - id: down_bytes
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: '_ >= 0 and _ <= 9007199254740991.0 and (not ((((gate_type.as<u8> <= 3.as<u8>) or (gate_type.as<u8> >= 6.as<u8> and gate_type.as<u8> <= 30.as<u8>) or (gate_type.as<u8> >= 34.as<u8> and gate_type.as<u8> <= 35.as<u8>) or (gate_type.as<u8> >= 39.as<u8> and gate_type.as<u8> <= 42.as<u8>) or (gate_type.as<u8> >= 65536.as<u8> and gate_type.as<u8> <= 65549.as<u8>)) and ((up_type.as<u8> <= 3.as<u8>) or (up_type.as<u8> >= 6.as<u8> and up_type.as<u8> <= 30.as<u8>) or (up_type.as<u8> >= 34.as<u8> and up_type.as<u8> <= 35.as<u8>) or (up_type.as<u8> >= 39.as<u8> and up_type.as<u8> <= 42.as<u8>) or (up_type.as<u8> >= 65536.as<u8> and up_type.as<u8> <= 65549.as<u8>)) and ((down_type.as<u8> <= 3.as<u8>) or (down_type.as<u8> >= 6.as<u8> and down_type.as<u8> <= 30.as<u8>) or (down_type.as<u8> >= 34.as<u8> and down_type.as<u8> <= 35.as<u8>) or (down_type.as<u8> >= 39.as<u8> and down_type.as<u8> <= 42.as<u8>) or (down_type.as<u8> >= 65536.as<u8> and down_type.as<u8> <= 65549.as<u8>)))) or ((gate_ne0.as<u8> % (gate_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : gate_type_block.as<u8>).as<u8>).as<u8> == 0.as<u8> and (up_ne0.as<u8> % (up_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : up_type_block.as<u8>).as<u8>).as<u8> == 0.as<u8> and (down_ne0.as<u8> % (down_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : down_type_block.as<u8>).as<u8>).as<u8> == 0.as<u8> and ((gate_ne1.as<u8> == 0.as<u8> and gate_bytes.as<u8> == 0.as<u8>) or (gate_ne1.as<u8> > 0.as<u8> and (gate_bytes.as<u8> % (gate_ne1.as<u8> == 0.as<u8> ? 1.as<u8> : gate_ne1.as<u8>).as<u8>).as<u8> == 0.as<u8> and (gate_bytes.as<u8> / (gate_ne1.as<u8> == 0.as<u8> ? 1.as<u8> : gate_ne1.as<u8>).as<u8>).as<u8> == ((gate_ne0.as<u8> / (gate_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : gate_type_block.as<u8>).as<u8>).as<u8> * gate_type_bytes.as<u8>).as<u8>)) and ((up_ne1.as<u8> == 0.as<u8> and up_bytes.as<u8> == 0.as<u8>) or (up_ne1.as<u8> > 0.as<u8> and (up_bytes.as<u8> % (up_ne1.as<u8> == 0.as<u8> ? 1.as<u8> : up_ne1.as<u8>).as<u8>).as<u8> == 0.as<u8> and (up_bytes.as<u8> / (up_ne1.as<u8> == 0.as<u8> ? 1.as<u8> : up_ne1.as<u8>).as<u8>).as<u8> == ((up_ne0.as<u8> / (up_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : up_type_block.as<u8>).as<u8>).as<u8> * up_type_bytes.as<u8>).as<u8>)) and ((down_ne1.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>) or (down_ne1.as<u8> > 0.as<u8> and (_.as<u8> % (down_ne1.as<u8> == 0.as<u8> ? 1.as<u8> : down_ne1.as<u8>).as<u8>).as<u8> == 0.as<u8> and (_.as<u8> / (down_ne1.as<u8> == 0.as<u8> ? 1.as<u8> : down_ne1.as<u8>).as<u8>).as<u8> == ((down_ne0.as<u8> / (down_type_block.as<u8> == 0.as<u8> ? 1.as<u8> : down_type_block.as<u8>).as<u8>).as<u8> * down_type_bytes.as<u8>).as<u8>))))'
         doc: Bytes of one expert's down slice.
       - id: offset
         type: u8
@@ -1029,6 +1057,7 @@ types:
         type: u4
         doc: 'External: shard of the down slices.'
       - id: reserved3
+        -reserved: true
         type: u4
         doc: Zero.
       - id: gate_offset
@@ -1064,8 +1093,7 @@ types:
       - id: down_stride
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and ((flags.external and (offset.as<u8> == 0.as<u8> and stride.as<u8> == 0.as<u8> and (gate_stride.as<u8> >= gate_bytes.as<u8> and up_stride.as<u8> >= up_bytes.as<u8> and _.as<u8> >= down_bytes.as<u8>))) or (not (flags.external) and ((offset.as<u8> % 4096.as<u8>).as<u8> == 0.as<u8> and stride.as<u8> == (((((gate_bytes.as<u8> + up_bytes.as<u8>).as<u8> + down_bytes.as<u8>).as<u8> + 4095.as<u8>).as<u8> / 4096.as<u8>).as<u8> * 4096.as<u8>).as<u8> and gate_shard.as<u8> == 0.as<u8> and up_shard.as<u8> == 0.as<u8> and down_shard.as<u8> == 0.as<u8> and gate_offset.as<u8> == 0.as<u8> and up_offset.as<u8> == 0.as<u8> and down_offset.as<u8> == 0.as<u8> and gate_stride.as<u8> == 0.as<u8> and up_stride.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>)))
         doc: 'External: distance between down slices.'
     instances:
       gate_type_enum:
@@ -1080,13 +1108,28 @@ types:
         value: down_type
         enum: ggml_type
         doc: '`down_type` as an enumeration, where it is known.'
+      gate_type_block:
+        value: '(((gate_type.as<u8> <= 1.as<u8>) or (gate_type.as<u8> >= 24.as<u8> and gate_type.as<u8> <= 28.as<u8>) or gate_type.as<u8> == 30.as<u8> or (gate_type.as<u8> >= 65536.as<u8> and gate_type.as<u8> <= 65544.as<u8>) or (gate_type.as<u8> >= 65548.as<u8> and gate_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((gate_type.as<u8> == 65545.as<u8>) ? 2.as<u8> : (((gate_type.as<u8> >= 65546.as<u8> and gate_type.as<u8> <= 65547.as<u8>)) ? 4.as<u8> : (((gate_type.as<u8> >= 2.as<u8> and gate_type.as<u8> <= 3.as<u8>) or (gate_type.as<u8> >= 6.as<u8> and gate_type.as<u8> <= 9.as<u8>) or gate_type.as<u8> == 20.as<u8> or gate_type.as<u8> == 39.as<u8>) ? 32.as<u8> : ((gate_type.as<u8> == 40.as<u8> or gate_type.as<u8> == 42.as<u8>) ? 64.as<u8> : ((gate_type.as<u8> == 41.as<u8>) ? 128.as<u8> : (((gate_type.as<u8> >= 10.as<u8> and gate_type.as<u8> <= 19.as<u8>) or (gate_type.as<u8> >= 21.as<u8> and gate_type.as<u8> <= 23.as<u8>) or gate_type.as<u8> == 29.as<u8> or (gate_type.as<u8> >= 34.as<u8> and gate_type.as<u8> <= 35.as<u8>)) ? 256.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`block` of `gate_type`; 0 where unknown.'
+      gate_type_bytes:
+        value: '((gate_type.as<u8> == 24.as<u8> or (gate_type.as<u8> >= 65536.as<u8> and gate_type.as<u8> <= 65538.as<u8>) or (gate_type.as<u8> >= 65542.as<u8> and gate_type.as<u8> <= 65543.as<u8>) or gate_type.as<u8> == 65545.as<u8> or (gate_type.as<u8> >= 65548.as<u8> and gate_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((gate_type.as<u8> == 1.as<u8> or gate_type.as<u8> == 25.as<u8> or gate_type.as<u8> == 30.as<u8> or gate_type.as<u8> == 65539.as<u8>) ? 2.as<u8> : (((gate_type.as<u8> >= 65546.as<u8> and gate_type.as<u8> <= 65547.as<u8>)) ? 3.as<u8> : ((gate_type.as<u8> == 0.as<u8> or gate_type.as<u8> == 26.as<u8> or gate_type.as<u8> == 65540.as<u8>) ? 4.as<u8> : (((gate_type.as<u8> >= 27.as<u8> and gate_type.as<u8> <= 28.as<u8>) or gate_type.as<u8> == 65541.as<u8> or gate_type.as<u8> == 65544.as<u8>) ? 8.as<u8> : ((gate_type.as<u8> == 39.as<u8>) ? 17.as<u8> : ((gate_type.as<u8> == 2.as<u8> or gate_type.as<u8> == 20.as<u8> or (gate_type.as<u8> >= 41.as<u8> and gate_type.as<u8> <= 42.as<u8>)) ? 18.as<u8> : ((gate_type.as<u8> == 3.as<u8>) ? 20.as<u8> : ((gate_type.as<u8> == 6.as<u8>) ? 22.as<u8> : ((gate_type.as<u8> == 7.as<u8>) ? 24.as<u8> : ((gate_type.as<u8> == 8.as<u8>) ? 34.as<u8> : ((gate_type.as<u8> == 9.as<u8> or gate_type.as<u8> == 40.as<u8>) ? 36.as<u8> : ((gate_type.as<u8> == 19.as<u8>) ? 50.as<u8> : ((gate_type.as<u8> == 34.as<u8>) ? 54.as<u8> : ((gate_type.as<u8> == 29.as<u8>) ? 56.as<u8> : ((gate_type.as<u8> == 16.as<u8> or gate_type.as<u8> == 35.as<u8>) ? 66.as<u8> : ((gate_type.as<u8> == 17.as<u8>) ? 74.as<u8> : ((gate_type.as<u8> == 22.as<u8>) ? 82.as<u8> : ((gate_type.as<u8> == 10.as<u8>) ? 84.as<u8> : ((gate_type.as<u8> == 18.as<u8>) ? 98.as<u8> : ((gate_type.as<u8> == 11.as<u8> or gate_type.as<u8> == 21.as<u8>) ? 110.as<u8> : ((gate_type.as<u8> == 23.as<u8>) ? 136.as<u8> : ((gate_type.as<u8> == 12.as<u8>) ? 144.as<u8> : ((gate_type.as<u8> == 13.as<u8>) ? 176.as<u8> : ((gate_type.as<u8> == 14.as<u8>) ? 210.as<u8> : ((gate_type.as<u8> == 15.as<u8>) ? 292.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`bytes` of `gate_type`; 0 where unknown.'
+      up_type_block:
+        value: '(((up_type.as<u8> <= 1.as<u8>) or (up_type.as<u8> >= 24.as<u8> and up_type.as<u8> <= 28.as<u8>) or up_type.as<u8> == 30.as<u8> or (up_type.as<u8> >= 65536.as<u8> and up_type.as<u8> <= 65544.as<u8>) or (up_type.as<u8> >= 65548.as<u8> and up_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((up_type.as<u8> == 65545.as<u8>) ? 2.as<u8> : (((up_type.as<u8> >= 65546.as<u8> and up_type.as<u8> <= 65547.as<u8>)) ? 4.as<u8> : (((up_type.as<u8> >= 2.as<u8> and up_type.as<u8> <= 3.as<u8>) or (up_type.as<u8> >= 6.as<u8> and up_type.as<u8> <= 9.as<u8>) or up_type.as<u8> == 20.as<u8> or up_type.as<u8> == 39.as<u8>) ? 32.as<u8> : ((up_type.as<u8> == 40.as<u8> or up_type.as<u8> == 42.as<u8>) ? 64.as<u8> : ((up_type.as<u8> == 41.as<u8>) ? 128.as<u8> : (((up_type.as<u8> >= 10.as<u8> and up_type.as<u8> <= 19.as<u8>) or (up_type.as<u8> >= 21.as<u8> and up_type.as<u8> <= 23.as<u8>) or up_type.as<u8> == 29.as<u8> or (up_type.as<u8> >= 34.as<u8> and up_type.as<u8> <= 35.as<u8>)) ? 256.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`block` of `up_type`; 0 where unknown.'
+      up_type_bytes:
+        value: '((up_type.as<u8> == 24.as<u8> or (up_type.as<u8> >= 65536.as<u8> and up_type.as<u8> <= 65538.as<u8>) or (up_type.as<u8> >= 65542.as<u8> and up_type.as<u8> <= 65543.as<u8>) or up_type.as<u8> == 65545.as<u8> or (up_type.as<u8> >= 65548.as<u8> and up_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((up_type.as<u8> == 1.as<u8> or up_type.as<u8> == 25.as<u8> or up_type.as<u8> == 30.as<u8> or up_type.as<u8> == 65539.as<u8>) ? 2.as<u8> : (((up_type.as<u8> >= 65546.as<u8> and up_type.as<u8> <= 65547.as<u8>)) ? 3.as<u8> : ((up_type.as<u8> == 0.as<u8> or up_type.as<u8> == 26.as<u8> or up_type.as<u8> == 65540.as<u8>) ? 4.as<u8> : (((up_type.as<u8> >= 27.as<u8> and up_type.as<u8> <= 28.as<u8>) or up_type.as<u8> == 65541.as<u8> or up_type.as<u8> == 65544.as<u8>) ? 8.as<u8> : ((up_type.as<u8> == 39.as<u8>) ? 17.as<u8> : ((up_type.as<u8> == 2.as<u8> or up_type.as<u8> == 20.as<u8> or (up_type.as<u8> >= 41.as<u8> and up_type.as<u8> <= 42.as<u8>)) ? 18.as<u8> : ((up_type.as<u8> == 3.as<u8>) ? 20.as<u8> : ((up_type.as<u8> == 6.as<u8>) ? 22.as<u8> : ((up_type.as<u8> == 7.as<u8>) ? 24.as<u8> : ((up_type.as<u8> == 8.as<u8>) ? 34.as<u8> : ((up_type.as<u8> == 9.as<u8> or up_type.as<u8> == 40.as<u8>) ? 36.as<u8> : ((up_type.as<u8> == 19.as<u8>) ? 50.as<u8> : ((up_type.as<u8> == 34.as<u8>) ? 54.as<u8> : ((up_type.as<u8> == 29.as<u8>) ? 56.as<u8> : ((up_type.as<u8> == 16.as<u8> or up_type.as<u8> == 35.as<u8>) ? 66.as<u8> : ((up_type.as<u8> == 17.as<u8>) ? 74.as<u8> : ((up_type.as<u8> == 22.as<u8>) ? 82.as<u8> : ((up_type.as<u8> == 10.as<u8>) ? 84.as<u8> : ((up_type.as<u8> == 18.as<u8>) ? 98.as<u8> : ((up_type.as<u8> == 11.as<u8> or up_type.as<u8> == 21.as<u8>) ? 110.as<u8> : ((up_type.as<u8> == 23.as<u8>) ? 136.as<u8> : ((up_type.as<u8> == 12.as<u8>) ? 144.as<u8> : ((up_type.as<u8> == 13.as<u8>) ? 176.as<u8> : ((up_type.as<u8> == 14.as<u8>) ? 210.as<u8> : ((up_type.as<u8> == 15.as<u8>) ? 292.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`bytes` of `up_type`; 0 where unknown.'
+      down_type_block:
+        value: '(((down_type.as<u8> <= 1.as<u8>) or (down_type.as<u8> >= 24.as<u8> and down_type.as<u8> <= 28.as<u8>) or down_type.as<u8> == 30.as<u8> or (down_type.as<u8> >= 65536.as<u8> and down_type.as<u8> <= 65544.as<u8>) or (down_type.as<u8> >= 65548.as<u8> and down_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((down_type.as<u8> == 65545.as<u8>) ? 2.as<u8> : (((down_type.as<u8> >= 65546.as<u8> and down_type.as<u8> <= 65547.as<u8>)) ? 4.as<u8> : (((down_type.as<u8> >= 2.as<u8> and down_type.as<u8> <= 3.as<u8>) or (down_type.as<u8> >= 6.as<u8> and down_type.as<u8> <= 9.as<u8>) or down_type.as<u8> == 20.as<u8> or down_type.as<u8> == 39.as<u8>) ? 32.as<u8> : ((down_type.as<u8> == 40.as<u8> or down_type.as<u8> == 42.as<u8>) ? 64.as<u8> : ((down_type.as<u8> == 41.as<u8>) ? 128.as<u8> : (((down_type.as<u8> >= 10.as<u8> and down_type.as<u8> <= 19.as<u8>) or (down_type.as<u8> >= 21.as<u8> and down_type.as<u8> <= 23.as<u8>) or down_type.as<u8> == 29.as<u8> or (down_type.as<u8> >= 34.as<u8> and down_type.as<u8> <= 35.as<u8>)) ? 256.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`block` of `down_type`; 0 where unknown.'
+      down_type_bytes:
+        value: '((down_type.as<u8> == 24.as<u8> or (down_type.as<u8> >= 65536.as<u8> and down_type.as<u8> <= 65538.as<u8>) or (down_type.as<u8> >= 65542.as<u8> and down_type.as<u8> <= 65543.as<u8>) or down_type.as<u8> == 65545.as<u8> or (down_type.as<u8> >= 65548.as<u8> and down_type.as<u8> <= 65549.as<u8>)) ? 1.as<u8> : ((down_type.as<u8> == 1.as<u8> or down_type.as<u8> == 25.as<u8> or down_type.as<u8> == 30.as<u8> or down_type.as<u8> == 65539.as<u8>) ? 2.as<u8> : (((down_type.as<u8> >= 65546.as<u8> and down_type.as<u8> <= 65547.as<u8>)) ? 3.as<u8> : ((down_type.as<u8> == 0.as<u8> or down_type.as<u8> == 26.as<u8> or down_type.as<u8> == 65540.as<u8>) ? 4.as<u8> : (((down_type.as<u8> >= 27.as<u8> and down_type.as<u8> <= 28.as<u8>) or down_type.as<u8> == 65541.as<u8> or down_type.as<u8> == 65544.as<u8>) ? 8.as<u8> : ((down_type.as<u8> == 39.as<u8>) ? 17.as<u8> : ((down_type.as<u8> == 2.as<u8> or down_type.as<u8> == 20.as<u8> or (down_type.as<u8> >= 41.as<u8> and down_type.as<u8> <= 42.as<u8>)) ? 18.as<u8> : ((down_type.as<u8> == 3.as<u8>) ? 20.as<u8> : ((down_type.as<u8> == 6.as<u8>) ? 22.as<u8> : ((down_type.as<u8> == 7.as<u8>) ? 24.as<u8> : ((down_type.as<u8> == 8.as<u8>) ? 34.as<u8> : ((down_type.as<u8> == 9.as<u8> or down_type.as<u8> == 40.as<u8>) ? 36.as<u8> : ((down_type.as<u8> == 19.as<u8>) ? 50.as<u8> : ((down_type.as<u8> == 34.as<u8>) ? 54.as<u8> : ((down_type.as<u8> == 29.as<u8>) ? 56.as<u8> : ((down_type.as<u8> == 16.as<u8> or down_type.as<u8> == 35.as<u8>) ? 66.as<u8> : ((down_type.as<u8> == 17.as<u8>) ? 74.as<u8> : ((down_type.as<u8> == 22.as<u8>) ? 82.as<u8> : ((down_type.as<u8> == 10.as<u8>) ? 84.as<u8> : ((down_type.as<u8> == 18.as<u8>) ? 98.as<u8> : ((down_type.as<u8> == 11.as<u8> or down_type.as<u8> == 21.as<u8>) ? 110.as<u8> : ((down_type.as<u8> == 23.as<u8>) ? 136.as<u8> : ((down_type.as<u8> == 12.as<u8>) ? 144.as<u8> : ((down_type.as<u8> == 13.as<u8>) ? 176.as<u8> : ((down_type.as<u8> == 14.as<u8>) ? 210.as<u8> : ((down_type.as<u8> == 15.as<u8>) ? 292.as<u8> : 0.as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>).as<u8>'
+        doc: '`bytes` of `down_type`; 0 where unknown.'
 
   expert_shard_row_v1:
     -orig-id: ExpertShardRowV1
-    doc: |
-      One external shard, in the order of first use.
-
-      Not checked, or only in part: expert.shard_digest.
+    doc: One external shard, in the order of first use.
     params:
       - id: ofs_heap
         type: u8
@@ -1099,7 +1142,7 @@ types:
         type: u4
         valid:
           min: 1
-          max: 255
+          max: '255.0'
         doc: 'Length of: File name, UTF-8: never a path.'
       - id: file_size
         type: u8
@@ -1123,7 +1166,10 @@ types:
         type: shard_flags
         doc: What is known of the shard.
       - id: reserved
+        -reserved: true
         type: u4
+        valid:
+          expr: _ >= 0 and (flags.has_sha256 or sha256 == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
         doc: Zero.
     instances:
       name:
@@ -1139,7 +1185,7 @@ types:
     doc: |
       Header of TokenizerBin. Magic "GBT1". The arrays follow in the order of the sequence GbtV1.
 
-      Not checked, or only in part: tokenizer.layout, tokenizer.eos.
+      Not checked, or only in part: tokenizer.layout.
     seq:
       - id: magic
         type: u4
@@ -1162,6 +1208,8 @@ types:
         doc: Arrays behind the chat template.
       - id: vocab_blob_bytes
         type: u4
+        valid:
+          expr: _ >= 0 and ((eos_token_id < 0 or eos_token_id.as<u8> < vocab_size.as<u8>) or eos_token_id == -1)
         doc: Length of the vocabulary blob.
       - id: chat_template_bytes
         type: u4
@@ -1172,6 +1220,7 @@ types:
           expr: _ <= vocab_size and (_ == 0 or flags.special_tokens)
         doc: Length of `special_tokens`; 0 without it.
       - id: reserved
+        -reserved: true
         size: 32
         doc: Zeros.
 
@@ -1180,8 +1229,10 @@ types:
     doc: |
       Header of TokenizerAssets, an archive of named raw files. Magic "GPTA". Files stand behind the
       heap in row order, each at the next multiple of 64.
-
-      Not checked, or only in part: index.layout, index.heap_bounds, assets.data.
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -1199,9 +1250,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -1211,28 +1263,25 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8> and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8>
         doc: Length of the heap.
       - id: ofs_data
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == ((((ofs_heap.as<u8> + len_heap.as<u8>).as<u8> + 63.as<u8>).as<u8> / 64.as<u8>).as<u8> * 64.as<u8>).as<u8>
         doc: 'Start of the files, from the start of the section: the heap''s end at the next multiple of 64.'
       - id: len_data
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and (ofs_data.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the files with the gaps between them.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1246,6 +1295,9 @@ types:
       - id: ofs_heap
         type: u8
         doc: Start of the heap, from the start of the file.
+      - id: ofs_data
+        type: u8
+        doc: Start of the data behind the heap, from the start of the file.
     seq:
       - id: name_offset
         type: u4
@@ -1254,7 +1306,7 @@ types:
         type: u4
         valid:
           min: 1
-          max: 255
+          max: '255.0'
         doc: 'Length of: File name, UTF-8: never a path.'
       - id: offset
         type: u8
@@ -1268,9 +1320,11 @@ types:
           max: '9007199254740991.0'
         doc: Length of the file.
       - id: flags
+        -reserved: true
         type: u4
         doc: 'Reserved: zero.'
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
     instances:
@@ -1281,13 +1335,19 @@ types:
         type: str
         encoding: UTF-8
         doc: 'File name, UTF-8: never a path.'
+      data:
+        io: _root._io
+        pos: ofs_data + offset.as<u8>
+        size: byte_size
+        doc: Its bytes; read when they are asked for.
 
   mtp_header_v1:
     -orig-id: MtpHeaderV1
-    doc: |
-      Header of MtpBlob, a small container of the multi-token-prediction draft layers. Magic "GPMT".
-
-      Not checked, or only in part: index.layout, index.heap_bounds, mtp.data.
+    doc: Header of MtpBlob, a small container of the multi-token-prediction draft layers. Magic "GPMT".
+    params:
+      - id: len_section
+        type: u8
+        doc: Length of the section.
     seq:
       - id: magic
         type: u4
@@ -1305,9 +1365,10 @@ types:
       - id: num_rows
         type: u4
         valid:
-          max: 1048576
+          max: '1048576.0'
         doc: Number of rows.
       - id: reserved
+        -reserved: true
         type: u4
         doc: Zero.
       - id: ofs_rows
@@ -1317,30 +1378,27 @@ types:
       - id: ofs_heap
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8> and _.as<u8> <= len_section.as<u8>
         doc: Start of the heap, from the start of the section.
       - id: len_heap
         type: u8
         valid:
-          min: 0
-          max: '4294967295.0'
+          expr: _ >= 0 and _ <= 4294967295.0 and _.as<u8> <= (len_section.as<u8> - ofs_heap.as<u8>).as<u8>
         doc: Length of the heap.
       - id: ofs_data
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and _.as<u8> == ((((ofs_heap.as<u8> + len_heap.as<u8>).as<u8> + 4095.as<u8>).as<u8> / 4096.as<u8>).as<u8> * 4096.as<u8>).as<u8>
         doc: |
           Start of the tensors, from the start of the section: the heap's end at the next multiple of
           4096.
       - id: len_data
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and (ofs_data.as<u8> + _.as<u8>).as<u8> == len_section.as<u8>
         doc: Length of the tensors with the gaps between them.
       - id: reserved2
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1354,11 +1412,14 @@ types:
       of 64; then, layer by layer, the routed experts in the order of ExpertBlobs, [gate | up | down]
       to a stride that is a multiple of 4096.
 
-      Not checked, or only in part: mtp.type, mtp.role, mtp.shape, mtp.placement.
+      Not checked, or only in part: mtp.shape.
     params:
       - id: ofs_heap
         type: u8
         doc: Start of the heap, from the start of the file.
+      - id: ofs_data
+        type: u8
+        doc: Start of the data behind the heap, from the start of the file.
     seq:
       - id: name_offset
         type: u4
@@ -1368,6 +1429,8 @@ types:
         doc: 'Length of: The tensor''s name, UTF-8.'
       - id: ggml_type
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 3.as<u8>) or (_.as<u8> >= 6.as<u8> and _.as<u8> <= 30.as<u8>) or (_.as<u8> >= 34.as<u8> and _.as<u8> <= 35.as<u8>) or (_.as<u8> >= 39.as<u8> and _.as<u8> <= 42.as<u8>) or (_.as<u8> >= 65536.as<u8> and _.as<u8> <= 65549.as<u8>))
         doc: Type of the elements.
       - id: n_dims
         type: u4
@@ -1385,8 +1448,7 @@ types:
       - id: offset
         type: u8
         valid:
-          min: 0
-          max: '9007199254740991.0'
+          expr: _ >= 0 and _ <= 9007199254740991.0 and ((n_dims.as<u8> > 0.as<u8> or dims[0].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 1.as<u8> or dims[1].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 2.as<u8> or dims[2].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 3.as<u8> or dims[3].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 4.as<u8> or dims[4].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 5.as<u8> or dims[5].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 6.as<u8> or dims[6].as<u8> == 1.as<u8>) and (n_dims.as<u8> > 7.as<u8> or dims[7].as<u8> == 1.as<u8>))
         doc: First byte, from `ofs_data`; of routed experts, expert 0's slice.
       - id: byte_size
         type: u8
@@ -1402,11 +1464,15 @@ types:
         doc: 'Routed experts: distance between experts, a multiple of 4096. Others: 0.'
       - id: role
         type: u4
+        valid:
+          expr: ((_.as<u8> <= 4.as<u8>)) and ((_.as<u8> == 0.as<u8> and (stride.as<u8> == 0.as<u8> and (offset.as<u8> % 64.as<u8>).as<u8> == 0.as<u8>)) or (not (_.as<u8> == 0.as<u8>) and (stride.as<u8> > 0.as<u8> and (stride.as<u8> % 4096.as<u8>).as<u8> == 0.as<u8> and n_dims.as<u8> == 3.as<u8>)))
         doc: Which matrix of a routed expert this is.
       - id: flags
+        -reserved: true
         type: u4
         doc: 'Reserved: zero.'
       - id: reserved
+        -reserved: true
         type: u8
         valid:
           min: 0
@@ -1428,6 +1494,11 @@ types:
         type: str
         encoding: UTF-8
         doc: The tensor's name, UTF-8.
+      data:
+        io: _root._io
+        pos: ofs_data + offset.as<u8>
+        size: byte_size
+        doc: Its bytes; read when they are asked for.
 
   metadata_kv_bin_body:
     -orig-id: MetadataKvBin
@@ -1441,7 +1512,7 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: metadata_kv_header_v1
+        type: metadata_kv_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
@@ -1463,7 +1534,7 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: tensor_index_header_v1
+        type: tensor_index_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
@@ -1485,7 +1556,7 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: dense_index_header_v1
+        type: dense_index_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
@@ -1507,7 +1578,7 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: native_dense_index_header_v1
+        type: native_dense_index_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
@@ -1529,7 +1600,7 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: expert_layout_header_v1
+        type: expert_layout_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
@@ -1564,10 +1635,10 @@ types:
         type: gbt_header_v1
     instances:
       ofs_offsets:
-        value: (64).as<u8>
+        value: 64.as<u8>
         doc: Start of `offsets`, from the start of the section.
       len_offsets:
-        value: ((header.vocab_size.as<u8> + 1) * 4).as<u8>
+        value: ((header.vocab_size.as<u8> + 1.as<u8>).as<u8> * 4.as<u8>).as<u8>
         doc: Bytes of `offsets`.
       offsets:
         pos: ofs_section + ofs_offsets
@@ -1576,30 +1647,30 @@ types:
         repeat-expr: header.vocab_size + 1
         doc: Start of each token in the vocabulary blob, and the end of the last.
       ofs_token_types:
-        value: ((ofs_offsets + len_offsets + 7) / 8 * 8).as<u8>
+        value: ((((ofs_offsets.as<u8> + len_offsets.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `token_types`, from the start of the section.
       len_token_types:
-        value: ((header.vocab_size.as<u8>) * 1).as<u8>
+        value: header.vocab_size.as<u8>
         doc: Bytes of `token_types`.
       token_types:
         pos: ofs_section + ofs_token_types
         size: len_token_types
         doc: GGUF's token types; 0 where the source's value does not fit.
       ofs_vocab_blob:
-        value: ((ofs_token_types + len_token_types + 7) / 8 * 8).as<u8>
+        value: ((((ofs_token_types.as<u8> + len_token_types.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `vocab_blob`, from the start of the section.
       len_vocab_blob:
-        value: ((header.vocab_blob_bytes.as<u8>) * 1).as<u8>
+        value: header.vocab_blob_bytes.as<u8>
         doc: Bytes of `vocab_blob`.
       vocab_blob:
         pos: ofs_section + ofs_vocab_blob
         size: len_vocab_blob
         doc: All tokens, one after the other.
       ofs_triples:
-        value: ((ofs_vocab_blob + len_vocab_blob + 7) / 8 * 8).as<u8>
+        value: ((((ofs_vocab_blob.as<u8> + len_vocab_blob.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `triples`, from the start of the section.
       len_triples:
-        value: ((header.n_merges.as<u8>) * 12).as<u8>
+        value: (header.n_merges.as<u8> * 12.as<u8>).as<u8>
         doc: Bytes of `triples`.
       triples:
         pos: ofs_section + ofs_triples
@@ -1608,20 +1679,20 @@ types:
         repeat-expr: header.n_merges
         doc: Left, right and merged token id, by rank.
       ofs_chat_template:
-        value: ((ofs_triples + len_triples + 7) / 8 * 8).as<u8>
+        value: ((((ofs_triples.as<u8> + len_triples.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8>
         doc: Start of `chat_template`, from the start of the section.
       len_chat_template:
-        value: ((header.chat_template_bytes.as<u8>) * 1).as<u8>
+        value: header.chat_template_bytes.as<u8>
         doc: Bytes of `chat_template`.
       chat_template:
         pos: ofs_section + ofs_chat_template
         size: len_chat_template
         doc: Jinja text, UTF-8.
       ofs_merge_keys:
-        value: '((header.flags.merge_index ? (ofs_chat_template + len_chat_template + 7) / 8 * 8 : ofs_chat_template + len_chat_template)).as<u8>'
+        value: '(header.flags.merge_index ? ((((ofs_chat_template.as<u8> + len_chat_template.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_chat_template.as<u8> + len_chat_template.as<u8>).as<u8>).as<u8>'
         doc: Start of `merge_keys`, from the start of the section.
       len_merge_keys:
-        value: '(header.flags.merge_index ? (header.n_merges.as<u8>) * 8 : 0).as<u8>'
+        value: '(header.flags.merge_index ? (header.n_merges.as<u8> * 8.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `merge_keys`.
       merge_keys:
         pos: ofs_section + ofs_merge_keys
@@ -1631,10 +1702,10 @@ types:
         doc: left * 2^32 + right of each merge, rising; 2^64 - 1 of a merge that is -1, -1, -1.
         if: header.flags.merge_index
       ofs_merge_ranks:
-        value: '((header.flags.merge_index ? (ofs_merge_keys + len_merge_keys + 7) / 8 * 8 : ofs_merge_keys + len_merge_keys)).as<u8>'
+        value: '(header.flags.merge_index ? ((((ofs_merge_keys.as<u8> + len_merge_keys.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_merge_keys.as<u8> + len_merge_keys.as<u8>).as<u8>).as<u8>'
         doc: Start of `merge_ranks`, from the start of the section.
       len_merge_ranks:
-        value: '(header.flags.merge_index ? (header.n_merges.as<u8>) * 4 : 0).as<u8>'
+        value: '(header.flags.merge_index ? (header.n_merges.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `merge_ranks`.
       merge_ranks:
         pos: ofs_section + ofs_merge_ranks
@@ -1644,10 +1715,10 @@ types:
         doc: The rank of each of those keys; equal keys have rising ranks.
         if: header.flags.merge_index
       ofs_token_order:
-        value: '((header.flags.token_order ? (ofs_merge_ranks + len_merge_ranks + 7) / 8 * 8 : ofs_merge_ranks + len_merge_ranks)).as<u8>'
+        value: '(header.flags.token_order ? ((((ofs_merge_ranks.as<u8> + len_merge_ranks.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_merge_ranks.as<u8> + len_merge_ranks.as<u8>).as<u8>).as<u8>'
         doc: Start of `token_order`, from the start of the section.
       len_token_order:
-        value: '(header.flags.token_order ? (header.vocab_size.as<u8>) * 4 : 0).as<u8>'
+        value: '(header.flags.token_order ? (header.vocab_size.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `token_order`.
       token_order:
         pos: ofs_section + ofs_token_order
@@ -1657,10 +1728,10 @@ types:
         doc: All token ids, by the tokens' bytes; equal tokens by id.
         if: header.flags.token_order
       ofs_byte_tokens:
-        value: '((header.flags.byte_tokens ? (ofs_token_order + len_token_order + 7) / 8 * 8 : ofs_token_order + len_token_order)).as<u8>'
+        value: '(header.flags.byte_tokens ? ((((ofs_token_order.as<u8> + len_token_order.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_token_order.as<u8> + len_token_order.as<u8>).as<u8>).as<u8>'
         doc: Start of `byte_tokens`, from the start of the section.
       len_byte_tokens:
-        value: '(header.flags.byte_tokens ? (256) * 4 : 0).as<u8>'
+        value: '(header.flags.byte_tokens ? (256.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `byte_tokens`.
       byte_tokens:
         pos: ofs_section + ofs_byte_tokens
@@ -1670,10 +1741,10 @@ types:
         doc: 'The token that stands for each byte in GPT-2''s alphabet; -1: none.'
         if: header.flags.byte_tokens
       ofs_special_tokens:
-        value: '((header.flags.special_tokens ? (ofs_byte_tokens + len_byte_tokens + 7) / 8 * 8 : ofs_byte_tokens + len_byte_tokens)).as<u8>'
+        value: '(header.flags.special_tokens ? ((((ofs_byte_tokens.as<u8> + len_byte_tokens.as<u8>).as<u8> + 7.as<u8>).as<u8> / 8.as<u8>).as<u8> * 8.as<u8>).as<u8> : (ofs_byte_tokens.as<u8> + len_byte_tokens.as<u8>).as<u8>).as<u8>'
         doc: Start of `special_tokens`, from the start of the section.
       len_special_tokens:
-        value: '(header.flags.special_tokens ? (header.n_special.as<u8>) * 4 : 0).as<u8>'
+        value: '(header.flags.special_tokens ? (header.n_special.as<u8> * 4.as<u8>).as<u8> : 0.as<u8>).as<u8>'
         doc: Bytes of `special_tokens`.
       special_tokens:
         pos: ofs_section + ofs_special_tokens
@@ -1705,12 +1776,12 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: tokenizer_assets_header_v1
+        type: tokenizer_assets_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
         size: header.row_size
-        type: tokenizer_asset_row_v1(ofs_section + header.ofs_heap.as<u8>)
+        type: tokenizer_asset_row_v1(ofs_section + header.ofs_heap.as<u8>, ofs_section + header.ofs_data.as<u8>)
         repeat: expr
         repeat-expr: header.num_rows
         doc: 'Rows, `row_size` apart: what a later version appends to a row is skipped.'
@@ -1727,12 +1798,12 @@ types:
         doc: Its length.
     seq:
       - id: header
-        type: mtp_header_v1
+        type: mtp_header_v1(len_section)
     instances:
       rows:
         pos: ofs_section + header.ofs_rows.as<u8>
         size: header.row_size
-        type: mtp_row_v1(ofs_section + header.ofs_heap.as<u8>)
+        type: mtp_row_v1(ofs_section + header.ofs_heap.as<u8>, ofs_section + header.ofs_data.as<u8>)
         repeat: expr
         repeat-expr: header.num_rows
         doc: 'Rows, `row_size` apart: what a later version appends to a row is skipped.'
