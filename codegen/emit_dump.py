@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codegen import kaitai_rules
+from codegen import c_rules, kaitai_rules
+from codegen.emit_c import member
 from codegen.model import Field, Schema, Section, Struct, Table, snake
 from codegen.render import render
 
@@ -75,6 +76,10 @@ def emit(schema: Schema, target: str) -> str:
         sections=list(sections(schema)),
         entries=_entries(schema),
         newer=newer(schema),
+        checked=[item for item in schema.structs if item.name in _parsed(schema)],
+        checks=lambda item: list(c_rules.checks(schema, item)),
+        sequence_steps=lambda sequence: list(c_rules.sequence_steps(schema, sequence)),
+        member=member,
         snake=snake,
         camel=camel,
         pascal=pascal,
@@ -127,6 +132,12 @@ def _shown(f: Field) -> Shown:
         return Shown(f.name, "text" if f.type.base == "ascii" else "hex", None, f)
     forms = {"u64": "unsigned", "i64": "signed", "f32": "float", "f64": "float"}
     return Shown(f.name, forms.get(f.type.base, "number"), f.type.count, f)
+
+
+def _parsed(schema: Schema) -> set[str]:
+    """Structs that a reader meets, shown or not."""
+    single = {section.body.target for section in schema.sections if section.body.shape == "single"}
+    return single | {item.struct.name for item in structs(schema)}
 
 
 def newer(schema: Schema) -> dict[str, str]:

@@ -244,6 +244,8 @@ def given(schema: Schema, item: Struct) -> dict[str, str]:
     `_io.size` for a field of that name, where the grammar has one.
     """
     known = dict(GIVEN)
+    if not item.given.keys() - GIVEN.keys():
+        return known
     for rule in schema.rules:
         for struct in rule.structs:
             if fact := _equal_fact(schema.struct(struct), rule.check):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_vector import Fake
 
 from gpack.conformance.outcomes import Result, Run
 from gpack.conformance.process import MIB, Limits
-from gpack.conformance.reader_run import ReaderOptions, run_reader
+from gpack.conformance.reader_judge import ReaderOptions
+from gpack.conformance.reader_run import run_reader
 from gpack.errors import PathError
 
 PROGRAM = str(Path(__file__).with_name("bad_program.py"))
@@ -22,25 +23,6 @@ LIMITS = Limits(
     timeout=2.0, start_timeout=60.0, memory=256 * MIB, line=2 * MIB, stderr=2 * MIB, disk=8 * MIB, grace=0.2
 )  # fmt: skip
 PATIENT = Limits(**{**vars(LIMITS), "timeout": 60.0})
-
-
-@dataclass(frozen=True)
-class Fake:
-    """A vector of a few bytes."""
-
-    id: str
-    expect: str = "accept"
-    cls: str | None = None
-    level: str = "structure"
-    required: bool = True
-    path: str | None = None
-    large: bool = False
-    doc: str = ""
-
-    def write(self, folder: Path) -> Path:
-        path = folder / f"{self.id}.gpack"
-        path.write_bytes(b"vector\n")
-        return path
 
 
 VECTORS = [Fake("a-good"), Fake("b-bad"), Fake("c-good")]

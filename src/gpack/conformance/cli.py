@@ -40,7 +40,7 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str] | None
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Whether errors come as JSON: the results would have come so on standard output."""
-    following = [*arguments[1:], "-"]
+    following = [*arguments, "-"][1:]
     for argument, after in zip(arguments, following, strict=True):
         if argument in ("--json", "--json=-") and (after == "-" or after.startswith("--") or argument != "--json"):
             return True

@@ -14,7 +14,7 @@ from .cli_run import write_text
 from .html import html_report
 from .outcomes import load_run
 from .protocol import LEVELS
-from .reader_run import asked
+from .reader_judge import asked
 from .rendering import render_json, render_junit, render_text
 from .selection import Item, chosen, lines_of
 from .vectors import load, write_all

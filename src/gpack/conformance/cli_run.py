@@ -12,15 +12,16 @@ from .. import errors
 from ..cli.table import printable
 from ..cli.units import duration, plural
 from .html import html_report
-from .judging import broken_rules
 from .junit import junit
 from .known_failures import apply_known_failures, list_entry, read_known_failures
 from .outcomes import Result, Run, dump_json
 from .process import Limits
 from .protocol import LEVELS
-from .reader_run import ReaderOptions, asked, run_reader
+from .reader_judge import ReaderOptions, asked
+from .reader_run import run_reader
 from .selection import chosen, lines_of
 from .vectors import load
+from .writer_rules import broken_rules
 from .writer_run import WriterOptions, given, run_writer
 from .writer_set import writer_recipes
 
@@ -117,12 +118,15 @@ def _checked(command: list[str]) -> list[str]:
             "there is no such program, or it cannot be executed", code="conformance.command", path=command[0]
         )
     # A script named by a relative path would not be found from there.
-    rest = [str(Path(part).resolve()) if _is_local_file(part) else part for part in command[1:]]
+    rest = [str(Path(part).resolve()) if _is_local_path(part) else part for part in command[1:]]
     return [str(Path(program).absolute()), *rest]
 
 
-def _is_local_file(part: str) -> bool:
-    return not part.startswith("-") and "\0" not in part and Path(part).is_file()
+def _is_local_path(part: str) -> bool:
+    """Whether an argument is a file here, or a folder that is written as a path: a bare word may mean anything."""
+    if part.startswith("-") or "\0" in part:
+        return False
+    return Path(part).is_file() or ("/" in part and Path(part).is_dir())
 
 
 def _check_writable(path: str | None) -> None:

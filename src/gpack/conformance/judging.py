@@ -1,35 +1,26 @@
-"""What gpack says of a file that somebody's writer wrote."""
+"""Whether a report of `check` says of a vector what the vector's entry says: the run of our own checker."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ..sections.verify import verify
-from .checking import Finding, check
+from .checking import CheckReport
+from .vectors import Vector
 
 
-def broken_rules(path: Path) -> list[str]:
-    """The rules that a file breaks, one line for each place: rule, schema path, bytes, what was found.
+def broken_rules(vector: Vector) -> frozenset[str]:
+    """The rules that a full check finds broken; an accepted vector with a path breaks rules that only warn."""
+    return frozenset(vector.rules if vector.expect == "reject" or vector.path else ())
 
-    Raises:
-        PathError: It cannot be read.
+
+def misjudged(vector: Vector, report: CheckReport) -> str | None:
+    """What the report of a vector's file says wrongly; None where it says just what it should.
+
+    Args:
+        report: Of level semantic, or of a lower one where the vector is a large one.
     """
-    report = check(path)
-    lines = []
-    for result in report.failed:
-        if result.severity == "error":
-            lines += [f"{result.rule}: {_place(finding)}: {finding.message}" for finding in result.findings]
-            if result.count > len(result.findings):
-                lines.append(f"{result.rule}: {result.count - len(result.findings)} more places")
-    if not lines:  # shards are looked for where a sound pack says
-        shards = verify(path, shards=True).shards
-        lines += [f"shard {shard.name}: {shard.error}" for shard in shards if shard.error is not None]
-    return lines
-
-
-def _place(finding: Finding) -> str:
-    where = finding.path or "the file"
-    if finding.range is None:
-        return where
-    offset, length = finding.range
-    return f"{where} at byte {offset}" if length < 2 else f"{where} at bytes {offset} to {offset + length - 1}"
+    if report.ok != (vector.expect == "accept"):
+        return f"{vector.id} was {'accepted' if report.ok else 'rejected'}"
+    found, expected = {result.rule for result in report.failed}, broken_rules(vector)
+    if found == expected:
+        return None
+    missed, wrong = sorted(expected - found), sorted(found - expected)
+    return f"{vector.id}: missed {', '.join(missed) or 'none'}; reported without reason {', '.join(wrong) or 'none'}"

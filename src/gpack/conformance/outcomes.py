@@ -215,13 +215,13 @@ def _run_of(told: dict[str, Any]) -> Run:
         raise ValueError(f"format and version are {shorten(told.get('format'))}, {shorten(told.get('version'))}")
     subject = Subject(
         **{name: _text(told["subject"][name]) for name in ("kind", "name", "language", "version", "level")},
-        command=[_text(part) for part in told["subject"]["command"]],
+        command=_texts(told["subject"]["command"]),
     )
     run = Run(
         subject,
         [_result_of(item) for item in told["results"]],
-        [_text(note) for note in told["notes"]],
-        [_text(entry) for entry in told["stale"]],
+        _texts(told["notes"]),
+        _texts(told["stale"]),
         float(told["seconds"]),
     )
     ids = [result.id for result in run.results]
@@ -235,8 +235,8 @@ def _result_of(told: dict[str, Any]) -> Result:
         raise ValueError(f"there is no outcome {shorten(told['outcome'])} {shorten(told.get('known', ''))}")
     return Result(
         _text(told["id"]), _text(told["level"]), bool(told["required"]), _text(told["expect"]), told["outcome"],
-        _text(told.get("message", "")), [_text(item) for item in told.get("differences", [])],
-        [_text(item) for item in told.get("notes", [])], _text(told.get("stderr", "")), float(told["seconds"]),
+        _text(told.get("message", "")), _texts(told.get("differences", [])),
+        _texts(told.get("notes", [])), _text(told.get("stderr", "")), float(told["seconds"]),
         told.get("known", ""),
     )  # fmt: skip
 
@@ -245,6 +245,12 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{shorten(value)} is no text")
     return value
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise TypeError(f"{shorten(value)} is no list of texts")
+    return [_text(item) for item in value]
 
 
 def dump_json(value: Any) -> str:

@@ -125,7 +125,7 @@ class VectorFolder:
             raise FormatError(f"not an index of {FORMAT} {VERSION}", code="conformance.vectors", path=self.path)
         try:
             made = [self._vector(entry) for entry in index["vectors"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
             raise FormatError(f"the index is damaged: {error!r}", code="conformance.vectors", path=self.path) from error
