@@ -17,9 +17,9 @@ import numpy as np
 from gguf_maker import tiny_llama, tiny_moe, write_gguf, write_split
 from hf_maker import Maker, attention_layer, bf16, mlp, qwen3_folder, write_by_hand
 from pack_dir_maker import PackDir
-from packs import everything, plain
 
 import gpack
+from gpack.conformance.recipes.bases import everything, plain
 from gpack.convert.anything import convert
 from gpack.errors import GpackError
 from gpack.generated.constants import GgmlType

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from golden_maker import EXPECTED, FOLDER, describe, make
-from mutate import Pack
-from packs import everything
 
 import gpack
 from gpack.cli import main
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes.bases import everything
 from gpack.convert.embed import pack_experts
 from gpack.errors import UnsupportedError
 from gpack.sections.verify import verify
@@ -101,7 +101,7 @@ def test_golden_files_are_never_made_again() -> None:
 
 def test_a_later_version_s_file_opens(tmp_path: Path) -> None:
     """format_version 2, a kind of section and keys that are not known, and an asset: nothing is wrong with that."""
-    later = Pack.parse(everything())
+    later = Parts.parse(everything())
     later.bound_header["format_version"] = 2
     later.manifest["novel"] = {"a": 1}
     later.manifest["model"]["novel"] = 2
@@ -114,7 +114,7 @@ def test_a_later_version_s_file_opens(tmp_path: Path) -> None:
 
 def test_longer_rows_are_read(tmp_path: Path) -> None:
     """Fields behind those that are known: rows are further apart, and say the same."""
-    later = Pack.parse(everything())
+    later = Parts.parse(everything())
     for kind in (0, 1, 2, 4):
         later.rebuild(kind, later.entries(kind), row_size=later.get(kind).row_size + 16)
     (tmp_path / "m.gpack").write_bytes(later.seal())
@@ -124,7 +124,7 @@ def test_longer_rows_are_read(tmp_path: Path) -> None:
 
 
 def test_a_file_for_later_readers_is_refused_by_name(tmp_path: Path) -> None:
-    later = Pack.parse(everything())
+    later = Parts.parse(everything())
     later.bound_header |= {"format_version": 2, "min_reader_version": 2}
     (tmp_path / "m.gpack").write_bytes(later.seal())
     with pytest.raises(UnsupportedError) as caught:

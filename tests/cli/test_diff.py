@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_maker import Entry, Tensor, tiny_llama, tiny_moe, write_gguf, write_split
-from mutate import Pack
-from packs import everything, everything_gguf, plain
 
 import gpack
 from gpack.cli import main
 from gpack.compare import Diff
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes.bases import everything, everything_source, plain
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import PathError, UsageError
 
@@ -246,7 +246,7 @@ def test_tokenizer(tmp_path: Path) -> None:
 def test_files_and_manifest(tmp_path: Path) -> None:
     from gpack.sections.assets import build_assets
 
-    one, other = Pack.parse(everything()), Pack.parse(everything())
+    one, other = Parts.parse(everything()), Parts.parse(everything())
     other.section(12).data[:] = build_assets({"tokenizer.json": b"[]", "new": b"abc", "empty": b""})
     other.manifest["model"]["name"] = "another"
     other.manifest["extensions"] = {"x": {"y": [1, 2]}}
@@ -264,7 +264,7 @@ def test_files_and_manifest(tmp_path: Path) -> None:
 
 
 def test_a_private_section(tmp_path: Path) -> None:
-    one, other = Pack.parse(plain()), Pack.parse(plain())
+    one, other = Parts.parse(plain()), Parts.parse(plain())
     one.add(0x80000001, b"abcdef", 1, name="private")
     other.add(0x80000001, b"abXdeY", 1, name="private")
     other.add(0x80000002, b"x", 1, name="more")
@@ -367,7 +367,7 @@ def test_no_blob_is_read_into_memory(tmp_path: Path) -> None:
     """One tensor of 96 MiB in each, which differs in its last byte."""
     size = 96 << 20
     for name, last in (("a", 0), ("b", 1)):
-        metadata, _ = everything_gguf()
+        metadata, _ = everything_source()
         data = bytearray(size)
         data[-1] = last
         made(tmp_path / f"{name}.gpack", metadata, [("w.weight", 24, (1024, size // 1024), bytes(data))])

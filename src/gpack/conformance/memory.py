@@ -100,6 +100,7 @@ class MemoryModel:
     version: int = GGUF_VERSION
     alignment: int = GGUF_ALIGNMENT
     files: Sequence[SourceFile] = ()
+    notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.metadata = {key: value_of(key, kind, value) for key, kind, value in self.entries}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..container.writer import GPackBuilder
-from ..convert.external import ExternalFiles
+from ..convert.external import external_files
 from ..convert.plan import Plan
 from ..generated.constants import GgmlType, MetadataType, SectionKind
 from ..generated.structs import GPackHeaderV1, GPackSectionEntryV1
@@ -143,7 +143,7 @@ def model_recipe(recipe_id: str, doc: str, model: Model) -> WriterRecipe:
 def _write_model(model: Model, folder: Path, path: Path) -> None:
     if model.external:
         with GgufSource.open(folder / _SHARD) as source:
-            _build(model, Plan(source, name=model.name, external=ExternalFiles(source)), path)
+            _build(model, Plan(source, name=model.name, external=external_files(source, hash_shards=False)), path)
     else:
         held = MemoryModel(model.metadata, in_memory(model.tensors), model.assets, model.extensions)
         _build(model, Plan(held, name=model.name), path)
