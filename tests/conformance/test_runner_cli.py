@@ -277,7 +277,7 @@ def test_interrupted(jobs: str, tmp_path: Path) -> None:
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in told
-    assert list(temporary.iterdir()) == []
+    assert [str(path) for path in temporary.rglob("*")] == [], told
     pids = [int(path.name.removeprefix("pid")) for path in tmp_path.glob("pid*")]
     assert len(pids) == wanted
     for pid in pids:
