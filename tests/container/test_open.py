@@ -217,3 +217,15 @@ def test_a_quick_open_is_light(path: Path) -> None:
     command = [sys.executable, "-S", "-c", program, str(source), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_digest_of_nothing_is_called_that(tmp_path: Path) -> None:
+    """e3b0c442... is the SHA-256 of no bytes: a writer that hashed before it read."""
+    parts = Pack.parse(packs.everything())
+    parts.section(3).bound["sha256"] = sha256(b"").digest()
+    (tmp_path / "m.gpack").write_bytes(parts.seal())
+    with pytest.raises(
+        errors.DigestError, match=r"records e3b0c442[0-9a-f]+, which is the digest of nothing"
+    ) as caught:
+        Container.open(tmp_path / "m.gpack", verify_all_hashes=True)
+    assert caught.value.code == "section.sha256"

@@ -207,3 +207,16 @@ def test_arrays_outlive_the_model(files: dict[str, Path]) -> None:
         held = model.tensors["blk.0.attn_norm.weight"]
         wanted = held.tobytes()
     assert held.tobytes() == wanted
+
+
+@pytest.mark.parametrize("io", ["auto", "read"])
+def test_a_closed_model(files: dict[str, Path], io: str) -> None:
+    model = GuildModel.load(files["embedded"], io=io)
+    held = model.tensors["rope_freqs.weight"]
+    model.close()
+    with pytest.raises(errors.ClosedError) as caught:
+        _ = model.tensors["rope_freqs.weight"]
+    assert caught.value.code == "pack.closed"
+    assert held.tobytes()
+    with pytest.raises(errors.UsageError, match="int is no path"):
+        GuildModel.load(7)  # type: ignore[arg-type]

@@ -243,8 +243,15 @@ def check_digests(
         if actual != entry.sha256:
             name = section_name(entry)
             place = f"Bytes {entry.offset} to {entry.offset + entry.size}"
-            message = f"{place} have {actual.hex()}, the directory records {entry.sha256.hex()}."
+            message = (
+                f"{place} have {actual.hex()}, the directory records {entry.sha256.hex()}{of_nothing(entry.sha256)}."
+            )
             report.add("section.sha256", name, "sha256", entry.offset, message)
+
+
+def of_nothing(digest: bytes) -> str:
+    """What to add to a message about a digest that is the one of no bytes at all: its writer hashed before it read."""
+    return ", which is the digest of nothing" if digest == sha256().digest() else ""
 
 
 def hash_range(descriptor: int, offset: int, length: int, path: object, progress: Progress | None = None) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ..container.pieces import Range, gather_chunks, whole
 from ..container.streaming import CHUNK
-from ..errors import MissingError, PathError
+from ..errors import ClosedError, MissingError, PathError
 from ..generated.constants import ExpertRole
 from ..pack import Place
 from ..tensor import Tensor
@@ -28,6 +28,7 @@ class TensorMap(Mapping[str, Tensor]):
         """Opens and maps the files; where mapping is refused they are read, and the log says so."""
         self._located = located
         self._files: dict[int, RangeFile] = {}
+        self._closed = False
         self._maps: dict[int, memoryview] = {}
         self.io = "read" if io in ("read", "direct") else "mmap"
         try:
@@ -63,11 +64,14 @@ class TensorMap(Mapping[str, Tensor]):
 
         Raises:
             MissingError: There is none of that name.
+            ClosedError: The files were closed.
             PathError: The file was cut, or the disk failed.
         """
         found = self._located.get(name)
         if found is None:
             raise MissingError(f"there is no tensor {name!r}", code="pack.no_tensor")
+        if self._closed:
+            raise ClosedError("the model was closed", code="pack.closed", field=name)
         stride = None
         if found.place is None:
             data = _computed(found.source)
@@ -89,6 +93,7 @@ class TensorMap(Mapping[str, Tensor]):
 
     def close(self) -> None:
         """Closes the files; arrays that were given out stay valid."""
+        self._closed = True
         self._maps.clear()
         for file in self._files.values():
             file.close()

@@ -9,7 +9,7 @@ import os
 
 from .. import errors
 from ..container.mapped import MappedFile
-from ..container.reader import hash_range
+from ..container.reader import hash_range, of_nothing
 from ..container.structure import open_file
 from ..generated.constants import ShardFlags
 from ..generated.structs import ExpertShardRowV1
@@ -113,7 +113,7 @@ class ShardFile:
         if actual != self.row.sha256:
             raise errors.DigestError(
                 f"the shard's {self.row.file_size} bytes have the SHA-256 {actual.hex()}, "
-                f"the pack records {self.row.sha256.hex()}",
+                f"the pack records {self.row.sha256.hex()}{of_nothing(self.row.sha256)}",
                 code="shard.sha256", path=self.path, hint="it is damaged, or was changed",
             )  # fmt: skip
 
