@@ -54,28 +54,30 @@ class _Writer:
         Raises:
             SchemaError: It holds what this writer does not know.
         """
-        match node:
-            case ast.BoolOp():
-                word = " || " if isinstance(node.op, ast.Or) else " && "
-                return f"({word.join(map(self.text, node.values))})"
-            case ast.UnaryOp():
-                return f"{'!' if isinstance(node.op, ast.Not) else '-'}({self.text(node.operand)})"
-            case ast.IfExp():
-                return f"({self.text(node.test)} ? {self.text(node.body)} : {self.text(node.orelse)})"
-            case ast.Compare():
-                return self._comparisons(node)
-            case ast.BinOp():
-                return self._operation(node)
-            case ast.Constant() if isinstance(node.value, int):
-                return f"INT64_C({node.value})"
-            case ast.Name():
-                return self._name(node.id)
-            case ast.Attribute() if isinstance(node.value, ast.Name):
-                return f"INT64_C({self.values[node.value.id, node.attr]})"
-            case ast.Subscript():
-                return self._subscript(node)
-            case ast.Call():
-                return self._call(node)
+        if isinstance(node, ast.BoolOp):
+            word = " || " if isinstance(node.op, ast.Or) else " && "
+            return f"({word.join(map(self.text, node.values))})"
+        if isinstance(node, ast.UnaryOp):
+            return f"{'!' if isinstance(node.op, ast.Not) else '-'}({self.text(node.operand)})"
+        if isinstance(node, ast.IfExp):
+            return f"({self.text(node.test)} ? {self.text(node.body)} : {self.text(node.orelse)})"
+        if isinstance(node, ast.Compare):
+            return self._comparisons(node)
+        if isinstance(node, ast.BinOp):
+            return self._operation(node)
+        return self._simple(node)
+
+    def _simple(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return f"INT64_C({node.value})"
+        if isinstance(node, ast.Name):
+            return self._name(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return f"INT64_C({self.values[node.value.id, node.attr]})"
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
         raise SchemaError(f"{self.item.name}: no C for {ast.unparse(node)}")
 
     def _comparisons(self, node: ast.Compare) -> str:

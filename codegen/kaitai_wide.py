@@ -82,7 +82,12 @@ class Wide:
             return f"{self._name(f)} {sign} {value}"
         if f and sign in ("<", "<="):
             return f"({self._name(f)} < 0 or {self._name(f)}.as<u8> {sign} {self.number(right)})"
-        if sign == "==" and isinstance(right, ast.BinOp) and isinstance(right.op, ast.Mult) and self.bits(right) > WIDTH:
+        if (
+            sign == "=="
+            and isinstance(right, ast.BinOp)
+            and isinstance(right.op, ast.Mult)
+            and self.bits(right) > WIDTH
+        ):
             return self._product(self.number(left), right)
         return f"{self.number(left)} {sign} {self.number(right)}"
 
@@ -151,24 +156,36 @@ class Wide:
         if isinstance(node, ast.Name):
             return self._fact(node.id)
         if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-            if self.bits(node) > WIDTH:
-                raise UntranslatableError
-            right = self.number(node.right)
-            if isinstance(node.op, (ast.FloorDiv, ast.Mod)) and self.constant(node.right) is None:
-                right = _divisor(right)
-            return f"({self.number(node.left)} {OPERATIONS[type(node.op)]} {right}).as<u8>"
+            return self._operation(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "align_up":
-            alignment = self.constant(node.args[1])
-            if alignment:
-                raised = f"({self.number(node.args[0])} + {alignment - 1}.as<u8>).as<u8>"
-                return f"(({raised} / {alignment}.as<u8>).as<u8> * {alignment}.as<u8>).as<u8>"
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in self.fields:
-            index = self.constant(node.slice)
-            if index is not None and self.fields[node.value.id].type.is_array:
-                return f"{node.value.id}[{index}].as<u8>"
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and isinstance(node.slice, ast.Name):
+            return self._align_up(node)
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node)
+        raise UntranslatableError
+
+    def _operation(self, node: ast.BinOp) -> str:
+        if self.bits(node) > WIDTH:
+            raise UntranslatableError
+        right = self.number(node.right)
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)) and self.constant(node.right) is None:
+            right = _divisor(right)
+        return f"({self.number(node.left)} {OPERATIONS[type(node.op)]} {right}).as<u8>"
+
+    def _align_up(self, node: ast.Call) -> str:
+        alignment = self.constant(node.args[1])
+        if not alignment:
+            raise UntranslatableError
+        raised = f"({self.number(node.args[0])} + {alignment - 1}.as<u8>).as<u8>"
+        return f"(({raised} / {alignment}.as<u8>).as<u8> * {alignment}.as<u8>).as<u8>"
+
+    def _subscript(self, node: ast.Subscript) -> str:
+        """An element of an array, or a column of an enumeration."""
+        index, array = self.constant(node.slice), node.value
+        if isinstance(array, ast.Name) and index is not None and self.fields[array.id].type.is_array:
+            return f"{array.id}[{index}].as<u8>"
+        if isinstance(array, ast.Attribute) and isinstance(node.slice, ast.Name):
             self._column_owner(node)
-            return f"{column_id(node.slice.id, node.value.attr)}.as<u8>"
+            return f"{column_id(node.slice.id, array.attr)}.as<u8>"
         raise UntranslatableError
 
     def _column_owner(self, node: ast.Subscript) -> Enum:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from reader_process import ask, peak, started
 
 from conformance.readers.build import MissingToolError, readers
 from gpack.conformance import cli, vectors
@@ -36,44 +35,6 @@ def command() -> Command:
             pytest.skip(str(error))
 
     return build
-
-
-@contextmanager
-def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """The reader's process, and its first line."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin
-    assert process.stdout
-    try:
-        yield process, json.loads(process.stdout.readline())
-        process.stdin.write('{"type":"stop"}\n')
-        process.stdin.flush()
-        assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-
-
-def ask(process: subprocess.Popen[str], path: Path) -> dict[str, Any]:
-    """The reader's answer about a file."""
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(json.dumps({"type": "run", "seq": 7, "id": path.name, "path": str(path)}) + "\n")
-    process.stdin.flush()
-    answer: dict[str, Any] = json.loads(process.stdout.readline())
-    assert answer["seq"] == 7
-    return answer
-
-
-def peak(process: subprocess.Popen[str]) -> int:
-    """The most memory that the process ever had resident, in bytes."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    except FileNotFoundError:
-        pytest.skip("no /proc here: a process's memory cannot be asked for")
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 @pytest.mark.parametrize("level", ["structure", "digest"])
