@@ -249,25 +249,26 @@ def test_sizes_have_units() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("jobs", ["1", "3"])
-def test_interrupted(jobs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "jobs"), [("reader", "1"), ("reader", "3"), ("writer", "2")])
+def test_interrupted(kind: str, jobs: str, tmp_path: Path) -> None:
     """Ctrl-C ends the programs and removes the folders, whatever they are doing."""
-    script = tmp_path / "reader.py"
+    script = tmp_path / "program.py"
     script.write_text(
         f"import os, sys\nopen({str(tmp_path)!r} + f'/pid{{os.getpid()}}', 'w').close()\n"
         "import json, time\n"
         'print(json.dumps({"type": "start", "protocol": 1, "name": "n", "language": "l", "version": "1", '
         '"level": "semantic"}), flush=True)\n'
         "for line in sys.stdin:\n    time.sleep(0 if 'stop' in line else 600)\n    break\n"
+        "else:\n    time.sleep(600)\n"  # a writer gets no input
     )
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpack.conformance.cli", "reader", "--timeout", "600", "--jobs", jobs, "--",
+        [sys.executable, "-m", "gpack.conformance.cli", kind, "--timeout", "600", "--jobs", jobs, "--",
          sys.executable, str(script)],
         env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    wanted = int(jobs) + 1  # one that only introduces itself
+    wanted = int(jobs) + (kind == "reader")  # one only introduces itself
     for _ in range(3000):
         if len(list(tmp_path.glob("pid*"))) == wanted:
             break
@@ -277,7 +278,7 @@ def test_interrupted(jobs: str, tmp_path: Path) -> None:
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in told
-    assert list(temporary.iterdir()) == []
+    assert [str(path) for path in temporary.rglob("*")] == [], told
     pids = [int(path.name.removeprefix("pid")) for path in tmp_path.glob("pid*")]
     assert len(pids) == wanted
     for pid in pids:

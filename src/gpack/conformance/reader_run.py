@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -81,17 +82,14 @@ class _Crew:
         if jobs == 1:
             self._guarded()
         else:
-            threads = [threading.Thread(target=self._guarded, daemon=True) for _ in range(jobs)]
-            for thread in threads:
-                thread.start()
-            try:
-                for thread in threads:
-                    thread.join()
-            except BaseException:
-                self.stop.set()
-                for thread in threads:
-                    thread.join()
-                raise
+            # Waiting for futures can be interrupted; an interrupted `Thread.join` takes the thread for ended.
+            with ThreadPoolExecutor(jobs) as pool:
+                try:
+                    for future in [pool.submit(self._guarded) for _ in range(jobs)]:
+                        future.result()
+                except BaseException:
+                    self.stop.set()
+                    raise
         if self._errors:
             raise self._errors[0]
 
