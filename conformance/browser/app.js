@@ -488,7 +488,11 @@ function tabs(panels) {
 // ---------------------------------------------------------------- the file
 
 const drop = $("drop");
-$("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
+$("file").addEventListener("change", ({ target }) => {
+  const [file] = target.files;
+  target.value = ""; // or the same file could not be chosen again
+  if (file) open(file);
+});
 for (const name of ["dragenter", "dragover"]) {
   document.addEventListener(name, (event) => {
     event.preventDefault();

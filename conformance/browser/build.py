@@ -47,7 +47,10 @@ def modules() -> dict[str, str]:
 
 def bundle(sources: Mapping[str, str], start: str) -> str:
     """One script that defines all modules and runs one of them."""
-    parts = [f"define({json.dumps(name)}, function (require, module, exports) {{\n{text}\n}});" for name, text in sources.items()]
+    parts = [
+        f"define({json.dumps(name)}, function (require, module, exports) {{\n{text}\n}});"
+        for name, text in sources.items()
+    ]
     loader = (HERE / "loader.js").read_text("utf-8")
     return "\n".join((loader, *parts, f"load({json.dumps(start)});\n"))
 

@@ -133,7 +133,11 @@ function manifest(found, add) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(found.source.read(offset, size));
     found.manifest = { text };
-    value = JSON.parse(text);
+    value = JSON.parse(text, (_, item) => {
+      if (item === Infinity || item === -Infinity) throw new Error("A number is too large");
+      return item;
+    });
+    strict(text);
   } catch (error) {
     return void fault("manifest.json", "$.manifest", `${error.message}.`);
   }
@@ -157,6 +161,22 @@ function manifest(found, add) {
       }
     }
   });
+}
+
+/** What JSON.parse lets pass and the format does not: keys that stand twice in one object, and deep nesting. */
+function strict(text) {
+  const open = [];
+  for (const [token, colon] of text.matchAll(/"(?:[^"\\]|\\.)*"(\s*:)?|[[\]{}]/g)) {
+    if (token === "{" || token === "[") {
+      open.push(new Set());
+      if (open.length > schema.constants.MAX_MANIFEST_DEPTH) throw new Error(`It is nested deeper than ${open.length - 1}`);
+    } else if (token === "}" || token === "]") open.pop();
+    else if (colon) {
+      const key = JSON.parse(token.replace(/\s*:$/, ""));
+      if (open.at(-1).has(key)) throw new Error(`The key "${key}" stands twice in one object`);
+      open.at(-1).add(key);
+    }
+  }
 }
 
 /** RFC 8785 of what a manifest may hold: no floats, ASCII keys. */
