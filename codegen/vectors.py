@@ -73,7 +73,7 @@ def make() -> Made:
     files |= {Path(recipe_path(vector.id)): recipe_text(vector.recipe) for vector in vectors}
     for name, data in valid.shards().items():
         files[Path(SHARDS) / f"{name}.json"] = recipe_text(Recipe.of(data))
-    _check_coverage(vectors)
+    check_coverage(vectors)
     return Made(vectors, files)
 
 
@@ -202,7 +202,7 @@ def visible() -> Mapping[str, set[str]]:
 # ---------------------------------------------------------------- coverage
 
 
-def _check_coverage(vectors: list[Vector]) -> None:
+def check_coverage(vectors: list[Vector]) -> None:
     """Ids are unique, and every rule of the schema is shown held and broken.
 
     Raises:

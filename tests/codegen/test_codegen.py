@@ -182,7 +182,7 @@ def without_digests(folder: Path) -> dict[str, str]:
 
 
 def test_every_target_is_there(tile: Path) -> None:
-    modules = ("__init__", "constants", "enums", "structs", "dtypes", "constructs", "rules")
+    modules = ("__init__", "constants", "enums", "structs", "dtypes", "constructs", "rules", "layout")
     assert set(files(tile)) == {
         *(f"python/{name}.py" for name in modules),
         "vectors/structs/Head.json", "vectors/structs/Place.json", "tile.ksy", "tile.h", "tile.hexpat", "tile.md",
@@ -406,6 +406,7 @@ def test_a_new_field(tmp_path: Path, gpack: dict[str, str]) -> None:
     value = "source_version: 3, source_alignment: 32}"
     assert differences(tmp_path, gpack, edit, (value, value[:-1] + ", source_bytes: 0}")) == {
         f"{PYTHON}/structs.py", f"{PYTHON}/dtypes.py", f"{PYTHON}/constructs.py", f"{PYTHON}/rules.py",
+        f"{PYTHON}/layout.py",
         "schema/gpack.ksy", "schema/gpack.h", "schema/gpack.hexpat", "spec/GPACK.md",
         "spec/vectors/structs/MetadataKvHeaderV1.json",
     }  # fmt: skip

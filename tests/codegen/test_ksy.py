@@ -1,19 +1,10 @@
-"""The Kaitai grammar: eight targets compile, and the Python one reads a file that is built by hand.
-
-The compiler is a development tool: `npm install --prefix ~/.cache/gpack kaitai-struct-compiler@0.11`, or set
-GPACK_NODE_MODULES to a `node_modules` folder that has it.
-"""
+"""The Kaitai grammar: eight targets compile, and the Python one reads a file that is built by hand."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
-import json
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,13 +14,13 @@ from typing import Any
 import kaitaistruct
 import pytest
 import yaml
+from kaitai_compiler import compile_grammar, import_parser
 
 from codegen import emit_ksy, kaitai_rules, model
 from codegen.loader import encode, load
 from codegen.model import Schema, Struct, Vector
 
 ROOT = Path(__file__).parents[2]
-DRIVER = ROOT / "conformance" / "readers" / "kaitai_compile.cjs"
 TARGETS = ("python", "javascript", "java", "go", "cpp_stl", "rust", "csharp", "ruby")
 SCHEMA = load(ROOT / "schema" / "gpack.yaml")
 GGUF = load(ROOT / "schema" / "gguf.yaml")
@@ -39,36 +30,13 @@ Compile = Callable[..., Path]
 @pytest.fixture(scope="module")
 def compile_ksy(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """Compiles a grammar to targets; skips where node or the compiler is absent."""
-    if not shutil.which("node"):
-        pytest.skip("node is not installed: the Kaitai compiler needs it")
-    cached = Path.home() / ".cache" / "gpack" / "node_modules"
-    modules = Path(os.environ.get("GPACK_NODE_MODULES", cached))
-    if not (modules / "kaitai-struct-compiler").is_dir():
-        pytest.skip(f"no kaitai-struct-compiler in {modules}; see this module's docstring")
-
-    def run(schema: Schema, *targets: str) -> Path:
-        out = tmp_path_factory.mktemp("kaitai")
-        grammar = out / "grammar.json"
-        grammar.write_text(json.dumps(yaml.safe_load(emit_ksy.emit(schema))))
-        command = ["node", str(DRIVER), str(grammar), str(out), *targets]
-        environment = {**os.environ, "NODE_PATH": str(modules)}
-        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return out
-
-    return run
+    return lambda schema, *targets: compile_grammar(schema, tmp_path_factory.mktemp("kaitai"), *targets)
 
 
 @pytest.fixture(scope="module")
-def gpack(compile_ksy: Compile) -> ModuleType:
+def gpack(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The Python parser that Kaitai makes of the grammar."""
-    path = compile_ksy(SCHEMA, "python") / "python" / "gpack.py"
-    spec = importlib.util.spec_from_file_location("kaitai_gpack", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_parser(SCHEMA, tmp_path_factory.mktemp("kaitai"))
 
 
 # ---------------------------------------------------------------- a file, built by hand

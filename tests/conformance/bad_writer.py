@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -34,6 +35,9 @@ def main() -> int:
         "skip": lambda: (sys.stdout.write("some day"), sys.exit(77)),
         "exit-9": lambda: sys.exit(9),
         "signal": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "flood": lambda: [os.write(1, b"x" * 65536) for _ in iter(int, 1)],
+        "fill": lambda: [Path(f"f{number}").write_bytes(b"x" * (1 << 20)) for number in itertools.count()],
+        "grow": lambda: [b"\1" * (1 << 22) for _ in iter(int, 1)],
         "hang": lambda: time.sleep(600),
         "input": lambda: (sys.stdin.read(), output.write_bytes(data)),
     }

@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_a_structure_check_hashes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"level": "all"}, {"level": ""}, {"without": ["no.such"]}])
-def test_wrong_arguments(options: dict[str, str], tmp_path: Path) -> None:
+def test_wrong_arguments(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         check(written(tmp_path, "valid/plain"), **options)
 

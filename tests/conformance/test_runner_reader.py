@@ -91,6 +91,13 @@ def test_programs_for_one_file_that_end_otherwise(tmp_path: Path) -> None:
     assert made.subject.name == "good_reader"
 
 
+def test_programs_for_one_file_that_misbehave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(timeout=3.0, line=1 << 20))
+    answers = {"a": "hang", "b": "flood", "c": "{no json", "d": "[]", "e": ACCEPT}
+    made = run(tmp_path, answers, [Fake(name) for name in answers], per_file=True)
+    assert [result.outcome for result in made.results] == ["timeout", "output", "protocol", "protocol", "pass"]
+
+
 def test_a_recommended_vector_only_warns(tmp_path: Path) -> None:
     made = run(tmp_path, {"v": ACCEPT}, [Fake(expect="reject", cls="semantic", required=False)])
     assert made.results[0].outcome == "accepted"

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 import gpack
 from gpack.conformance.meaning import meaning_of_pack, meaning_of_recipe
 from gpack.conformance.outcomes import Result
-from gpack.conformance.process import Limits
+from gpack.conformance.process import MIB, Limits
 from gpack.conformance.writer_recipes import OUTPUT_FILE, WriterRecipe
 from gpack.conformance.writer_rules import broken_rules
 from gpack.conformance.writer_run import WriterOptions, run_writer
@@ -143,6 +143,24 @@ def test_what_writers_do(mode: str, outcome: str, words: str, tmp_path: Path, te
 
 def test_a_writer_that_hangs(tmp_path: Path, temporary: Path) -> None:
     assert attempt("hang", written(SMALL, tmp_path / "made"), timeout=1.0).outcome == "timeout"
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome", "words"),
+    [
+        ("flood", "output", "over 2097152 bytes to its standard output"),
+        ("fill", "disk", "over 8 MiB in its folders"),
+        ("grow", "memory", "allowed are 256"),
+    ],
+)
+def test_a_writer_that_uses_too_much(mode: str, outcome: str, words: str, tmp_path: Path, temporary: Path) -> None:
+    """The files that it left on the way do not hide why it was ended."""
+    limits = Limits(timeout=60.0, memory=256 * MIB, line=2 * MIB, disk=8 * MIB)
+    command = [sys.executable, PROGRAM, mode, str(written(SMALL, tmp_path / "made"))]
+    (result,) = run_writer(command, [SMALL], WriterOptions(limits=limits), broken_rules).results
+    assert result.outcome == outcome
+    assert words in result.message
     assert list(temporary.iterdir()) == []
 
 

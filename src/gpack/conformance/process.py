@@ -103,6 +103,7 @@ class Child:
         self._stop = stop
         self._token = secrets.token_hex(16)
         self._out, self._err, self._err_bytes = bytearray(), bytearray(), 0
+        self._lines = 0
         self._pending = memoryview(b"")
         self._next_sample = 0.0
         self._closed = False
@@ -143,7 +144,8 @@ class Child:
         Raises:
             ChildFaultError: It ended, took too long, or used too much.
         """
-        self._pump(lambda: b"\n" in self._out, seconds, what)
+        self._pump(lambda: self._lines > 0, seconds, what)
+        self._lines -= 1
         end = self._out.index(b"\n")
         line = bytes(self._out[:end])
         del self._out[: end + 1]
@@ -160,7 +162,7 @@ class Child:
 
     def unasked(self) -> bytes:
         """What it has said by now that nobody waits for."""
-        if b"\n" not in self._out:
+        if not self._lines:
             self._turn(0.0)
         return bytes(self._out)
 
@@ -274,6 +276,7 @@ class Child:
             return False
         if name == "out":
             self._out += chunk
+            self._lines += chunk.count(b"\n")  # searching all of a long line again and again takes quadratic time
         else:
             self._err_bytes += len(chunk)
             self._err += chunk

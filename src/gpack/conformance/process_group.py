@@ -19,6 +19,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat behind the command's closing parenthesis, counted from 0 (proc(5) counts from 3).
 _STATE, _PARENT, _SESSION, _START, _RESIDENT = 0, 1, 3, 19, 21
 _POLL_SECONDS = 0.01
+_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,18 @@ def end(leader: int, token: str, *, grace: float) -> bool:
     Returns:
         Whether the leader ended when it was asked.
     """
-    obeyed = _signal_group(leader, signal.SIGTERM) and _wait(leader, grace)
-    _signal_group(leader, signal.SIGKILL)
-    # A process that forks while it is hunted is caught in the next round.
-    for _ in range(20):
-        rest = [process for process in belonging(leader, token, by_token=True) if process.pid != leader]
-        if not rest:
-            break
-        for process in rest:
-            _kill(process)
-        time.sleep(_POLL_SECONDS)
-    return obeyed
+    try:
+        return _signal_group(leader, signal.SIGTERM) and _wait(leader, grace)
+    finally:  # also where the user interrupts the waiting
+        _signal_group(leader, signal.SIGKILL)
+        # A process that forks while it is hunted is caught in the next round.
+        for _ in range(_ROUNDS):
+            rest = [process for process in belonging(leader, token, by_token=True) if process.pid != leader]
+            if not rest:
+                break
+            for process in rest:
+                _kill(process)
+            time.sleep(_POLL_SECONDS)
 
 
 def has_ended(leader: int) -> bool:

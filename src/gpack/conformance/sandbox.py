@@ -63,7 +63,12 @@ class Sandbox:
         Raises:
             PathError: Something cannot be removed.
         """
-        if not remove(self.root):
+        try:
+            removed = remove(self.root)
+        except BaseException:  # the user interrupts
+            remove(self.root)
+            raise
+        if not removed:
             raise PathError("the temporary folder cannot be removed", code="io.write", path=self.root)
 
     def start(self, command: Sequence[str], limits: Limits, stop: Event | None = None) -> Child:

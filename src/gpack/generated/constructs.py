@@ -12,7 +12,7 @@ from typing import Any
 
 import construct
 
-from . import enums
+from . import enums, structs
 
 # The first 64 bytes of the file.
 GPackHeaderV1: Any = construct.Struct(
@@ -305,7 +305,7 @@ MetadataKvBin: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, MetadataKvRowV1),
+        construct.FixedSized(construct.this.header.row_size, MetadataKvRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -315,7 +315,7 @@ TensorIndexBin: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, TensorIndexRowV1),
+        construct.FixedSized(construct.this.header.row_size, TensorIndexRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -325,7 +325,7 @@ DenseIndexBin: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, GPackDenseRowV1),
+        construct.FixedSized(construct.this.header.row_size, GPackDenseRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -335,7 +335,7 @@ NativeDenseIndexBin: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, NativeDenseRowV1),
+        construct.FixedSized(construct.this.header.row_size, NativeDenseRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -345,12 +345,12 @@ ExpertLayoutBin: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, ExpertLayoutRowV1),
+        construct.FixedSized(construct.this.header.row_size, ExpertLayoutRowV1),
     ),
     "shards"
     / construct.Array(
         construct.this.header.num_shards,
-        construct.FixedSized(construct.this._.header.shard_row_size, ExpertShardRowV1),
+        construct.FixedSized(construct.this.header.shard_row_size, ExpertShardRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -360,7 +360,7 @@ TokenizerAssets: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, TokenizerAssetRowV1),
+        construct.FixedSized(construct.this.header.row_size, TokenizerAssetRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -370,48 +370,55 @@ MtpBlob: Any = construct.Struct(
     "rows"
     / construct.Array(
         construct.this.header.num_rows,
-        construct.FixedSized(construct.this._.header.row_size, MtpRowV1),
+        construct.FixedSized(construct.this.header.row_size, MtpRowV1),
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
 
 
-def _pad_gbt_v1(this: Any) -> int:
-    return int(-this._io.tell() % 8)
+def _pad_gbt_v1(name: str) -> Any:
+    """The zeros before an array, worked out from the header: a parsed value that is built again holds its old stream."""
+
+    def length(this: Any) -> int:
+        places = structs.gbt_v1_layout(this.header)
+        ends = (structs.GbtHeaderV1.SIZE, *(start + size for start, size in places.values()))
+        return places[name][0] - ends[list(places).index(name)]
+
+    return construct.Padding(length)
 
 
 # TokenizerBin. Tokens are bytes, not text: some are not UTF-8. A merge whose tokens are not all in the vocabulary is the triple (-1, -1, -1); its string stays in MetadataKvBin, and so the rank of the others stays right.
 GbtV1: Any = construct.Struct(
     "header" / GbtHeaderV1,
-    construct.Padding(_pad_gbt_v1),
+    _pad_gbt_v1("offsets"),
     "offsets" / construct.Array(lambda this: this.header.vocab_size + 1, construct.Int32ul),
-    construct.Padding(_pad_gbt_v1),
+    _pad_gbt_v1("token_types"),
     "token_types" / construct.Bytes(lambda this: this.header.vocab_size),
-    construct.Padding(_pad_gbt_v1),
+    _pad_gbt_v1("vocab_blob"),
     "vocab_blob" / construct.Bytes(lambda this: this.header.vocab_blob_bytes),
-    construct.Padding(_pad_gbt_v1),
+    _pad_gbt_v1("triples"),
     "triples" / construct.Array(lambda this: this.header.n_merges, construct.Array(3, construct.Int32sl)),
-    construct.Padding(_pad_gbt_v1),
+    _pad_gbt_v1("chat_template"),
     "chat_template" / construct.Bytes(lambda this: this.header.chat_template_bytes),
-    construct.If(lambda this: this.header.flags & 1, construct.Padding(_pad_gbt_v1)),
+    _pad_gbt_v1("merge_keys"),
     "merge_keys"
     / construct.If(
         lambda this: this.header.flags & 1, construct.Array(lambda this: this.header.n_merges, construct.Int64ul)
     ),
-    construct.If(lambda this: this.header.flags & 1, construct.Padding(_pad_gbt_v1)),
+    _pad_gbt_v1("merge_ranks"),
     "merge_ranks"
     / construct.If(
         lambda this: this.header.flags & 1, construct.Array(lambda this: this.header.n_merges, construct.Int32ul)
     ),
-    construct.If(lambda this: this.header.flags & 2, construct.Padding(_pad_gbt_v1)),
+    _pad_gbt_v1("token_order"),
     "token_order"
     / construct.If(
         lambda this: this.header.flags & 2, construct.Array(lambda this: this.header.vocab_size, construct.Int32ul)
     ),
-    construct.If(lambda this: this.header.flags & 4, construct.Padding(_pad_gbt_v1)),
+    _pad_gbt_v1("byte_tokens"),
     "byte_tokens"
     / construct.If(lambda this: this.header.flags & 4, construct.Array(lambda this: 256, construct.Int32sl)),
-    construct.If(lambda this: this.header.flags & 8, construct.Padding(_pad_gbt_v1)),
+    _pad_gbt_v1("special_tokens"),
     "special_tokens"
     / construct.If(
         lambda this: this.header.flags & 8, construct.Array(lambda this: this.header.n_special, construct.Int32ul)

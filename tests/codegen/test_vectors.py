@@ -1,0 +1,77 @@
+"""The generator of `spec/vectors`: what it refuses, and that a run gives what lies on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codegen import vectors as generator
+from gpack.conformance import Vector, vectors
+from gpack.generated.rules import RULES, Rule
+
+ROOT = Path(__file__).parents[2]
+ALL = vectors.load()
+
+
+def test_a_rule_without_a_rejecting_vector_fails() -> None:
+    lacking = [vector for vector in ALL if vector.rules[:1] != ("dense.kind",)]
+    with pytest.raises(generator.VectorsError, match=r"without a rejecting vector: dense\.kind"):
+        generator.check_coverage(lacking)
+
+
+def test_a_rule_without_an_accepting_vector_fails() -> None:
+    def without(vector: Vector) -> Vector:
+        return replace(vector, rules=tuple(rule for rule in vector.rules if rule != "tokenizer.byte_tokens"))
+
+    lacking = [without(vector) if vector.expect == "accept" else vector for vector in ALL]
+    with pytest.raises(generator.VectorsError, match=r"without an accepting vector: tokenizer\.byte_tokens"):
+        generator.check_coverage(lacking)
+
+
+def test_a_new_rule_asks_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "new.rule", Rule("new.rule", "semantic", "error", False, "FormatError", (), "New."))
+    with pytest.raises(generator.VectorsError, match=r"new\.rule"):
+        generator.check_coverage(ALL)
+
+
+def test_an_id_that_stands_twice_fails() -> None:
+    with pytest.raises(generator.VectorsError, match="valid/plain"):
+        generator.check_coverage([*ALL, next(vector for vector in ALL if vector.id == "valid/plain")])
+
+
+def test_levels_follow_what_kaitai_can_see() -> None:
+    """By hand: the grammar compares a magic and an alignment, and knows neither digests nor the order of names."""
+    assert "header.magic" in generator.visible()["GPackHeaderV1"]
+    assert "section.alignment" in generator.visible()["GPackSectionEntryV1"]
+    assert "header.total_file_size" not in generator.visible()["GPackHeaderV1"]
+    levels = {vector.id: (vector.level, vector.cls, vector.required) for vector in ALL}
+    assert levels["invalid/header.magic"] == ("structure", "structure", True)
+    assert levels["invalid/header.min_reader_version"] == ("structure", "unsupported", True)
+    assert levels["invalid/header.total_file_size"] == ("structure", "structure", True)
+    assert levels["invalid/section.sha256"] == ("digest", "digest", True)
+    assert levels["invalid/manifest.sha256"] == ("digest", "digest", True)
+    assert levels["invalid/index.sorted"] == ("semantic", "semantic", True)
+    assert levels["invalid/section.overlap"] == ("semantic", "structure", True)
+    assert levels["invalid/field.reserved"] == ("semantic", "structure", False)
+    assert levels["invalid/manifest.summary"] == ("semantic", "semantic", False)
+
+
+def test_the_files_on_disk_are_those_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs, into an empty folder and over it, then `--check` against it, changed and unchanged."""
+    monkeypatch.chdir(ROOT)
+    assert generator.main(["--out", str(tmp_path)]) == 0
+    made = tmp_path / "spec" / "vectors"
+    for path in (made / "index.json", *(made / "recipes").rglob("*.json")):
+        assert path.read_bytes() == (vectors.default_folder() / path.relative_to(made)).read_bytes(), path
+    assert len(list(made.rglob("*.json"))) == len(ALL) + 3  # the index and two shards
+    (made / "recipes" / "stale.json").write_text("{}")
+    (made / "recipes" / "valid" / "plain.json").write_text("{}")
+    capsys.readouterr()
+    assert generator.main(["--check", "--out", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "recipes/stale.json differs" in out
+    assert "recipes/valid/plain.json differs" in out

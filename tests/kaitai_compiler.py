@@ -1,0 +1,49 @@
+"""The Kaitai compiler, where the machine has it: a development tool that runs under node.
+
+`npm install --prefix ~/.cache/gpack kaitai-struct-compiler@0.11`, or set GPACK_NODE_MODULES to a `node_modules` folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from codegen import emit_ksy
+from codegen.model import Schema
+
+DRIVER = Path(__file__).parents[1] / "conformance" / "readers" / "kaitai_compile.cjs"
+
+
+def compile_grammar(schema: Schema, out: Path, *targets: str) -> Path:
+    """Compiles a schema's grammar to OUT/TARGET; skips the test where node or the compiler is absent."""
+    if not shutil.which("node"):
+        pytest.skip("node is not installed: the Kaitai compiler needs it")
+    modules = Path(os.environ.get("GPACK_NODE_MODULES", Path.home() / ".cache" / "gpack" / "node_modules"))
+    if not (modules / "kaitai-struct-compiler").is_dir():
+        pytest.skip(f"no kaitai-struct-compiler in {modules}; see tests/kaitai_compiler.py")
+    grammar = out / "grammar.json"
+    grammar.write_text(json.dumps(yaml.safe_load(emit_ksy.emit(schema))))
+    command = ["node", str(DRIVER), str(grammar), str(out), *targets]
+    environment = {**os.environ, "NODE_PATH": str(modules)}
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def import_parser(schema: Schema, out: Path) -> ModuleType:
+    """The Python parser that Kaitai makes of a schema's grammar."""
+    path = compile_grammar(schema, out, "python") / "python" / f"{schema.id}.py"
+    spec = importlib.util.spec_from_file_location(f"kaitai_{schema.id}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
