@@ -17,7 +17,7 @@ from codegen.emit_c import member
 from codegen.model import Field, Schema, Section, Struct, Table, snake
 from codegen.render import render
 
-TEMPLATES = {"java": "java.j2", "go": "go.j2", "rust": "rust.j2", "cpp": "cpp.j2", "c": "c.j2"}
+TEMPLATES = {name: f"{name}.j2" for name in ("c", "cpp", "csharp", "go", "java", "rust")}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import yaml
 from codegen import emit_ksy
 from codegen.model import Schema
 
-DRIVER = Path(__file__).with_name("codegen") / "kaitai_compile.cjs"
+DRIVER = Path(__file__).parents[1] / "conformance" / "readers" / "kaitai_compile.cjs"
 
 
 def compile_grammar(schema: Schema, out: Path, *targets: str) -> Path:

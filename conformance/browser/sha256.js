@@ -15,6 +15,9 @@ function fractions(count, root) {
 const K = new Int32Array(fractions(64, Math.cbrt));
 const START = fractions(8, Math.sqrt);
 
+const big0 = (x) => ((x >>> 2) | (x << 30)) ^ ((x >>> 13) | (x << 19)) ^ ((x >>> 22) | (x << 10));
+const big1 = (x) => ((x >>> 6) | (x << 26)) ^ ((x >>> 11) | (x << 21)) ^ ((x >>> 25) | (x << 7));
+
 class Sha256 {
   constructor() {
     this.state = new Int32Array(START);
@@ -56,7 +59,7 @@ class Sha256 {
     return new Uint8Array(made.buffer);
   }
 
-  /** The compression function over the blocks of data[start..end]; two rounds a turn, so that fewer words move. */
+  /** The compression function over the blocks of data[start..end]; eight rounds a turn, so that names move and not words. */
   compress(data, start, end) {
     const { state, schedule: w } = this;
     let [h0, h1, h2, h3, h4, h5, h6, h7] = state;
@@ -72,19 +75,31 @@ class Sha256 {
         w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
       }
       let a = h0, b = h1, c = h2, d = h3, e = h4, f = h5, g = h6, h = h7;
-      for (let i = 0; i < 64; i += 1) {
-        const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
-        const t1 = (h + s1 + (g ^ (e & (f ^ g))) + K[i] + w[i]) | 0;
-        const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
-        const t2 = (s0 + ((a & b) | (c & (a | b)))) | 0;
-        h = g;
-        g = f;
-        f = e;
-        e = (d + t1) | 0;
-        d = c;
-        c = b;
-        b = a;
-        a = (t1 + t2) | 0;
+      for (let i = 0; i < 64; i += 8) {
+        let t = (h + big1(e) + (g ^ (e & (f ^ g))) + K[i] + w[i]) | 0;
+        d = (d + t) | 0;
+        h = (t + big0(a) + ((a & b) | (c & (a | b)))) | 0;
+        t = (g + big1(d) + (f ^ (d & (e ^ f))) + K[i + 1] + w[i + 1]) | 0;
+        c = (c + t) | 0;
+        g = (t + big0(h) + ((h & a) | (b & (h | a)))) | 0;
+        t = (f + big1(c) + (e ^ (c & (d ^ e))) + K[i + 2] + w[i + 2]) | 0;
+        b = (b + t) | 0;
+        f = (t + big0(g) + ((g & h) | (a & (g | h)))) | 0;
+        t = (e + big1(b) + (d ^ (b & (c ^ d))) + K[i + 3] + w[i + 3]) | 0;
+        a = (a + t) | 0;
+        e = (t + big0(f) + ((f & g) | (h & (f | g)))) | 0;
+        t = (d + big1(a) + (c ^ (a & (b ^ c))) + K[i + 4] + w[i + 4]) | 0;
+        h = (h + t) | 0;
+        d = (t + big0(e) + ((e & f) | (g & (e | f)))) | 0;
+        t = (c + big1(h) + (b ^ (h & (a ^ b))) + K[i + 5] + w[i + 5]) | 0;
+        g = (g + t) | 0;
+        c = (t + big0(d) + ((d & e) | (f & (d | e)))) | 0;
+        t = (b + big1(g) + (a ^ (g & (h ^ a))) + K[i + 6] + w[i + 6]) | 0;
+        f = (f + t) | 0;
+        b = (t + big0(c) + ((c & d) | (e & (c | d)))) | 0;
+        t = (a + big1(f) + (h ^ (f & (g ^ h))) + K[i + 7] + w[i + 7]) | 0;
+        e = (e + t) | 0;
+        a = (t + big0(b) + ((b & c) | (d & (b | c)))) | 0;
       }
       h0 = (h0 + a) | 0;
       h1 = (h1 + b) | 0;

@@ -65,6 +65,7 @@ def digest(file, entry, total):
 def check_section(entry, file, total):
     check(entry["alignment"] in (64, 4096), f"the alignment is {entry['alignment']}")
     check(entry["offset"] >= 64 and not entry["offset"] % entry["alignment"], f"section {entry['kind']} is misplaced")
+    check(entry["offset"] + entry["size"] <= total, f"section {entry['kind']} leaves the file")
     check(digest(file, entry, total) == entry["sha256"], f"section {entry['kind']} has another digest", "digest")
 
 
@@ -74,6 +75,8 @@ def read_pack(path):
         header = decode(HEADER, read(file, 0, 64, total))
         check_header(header, total)
         table = read(file, header["section_table_offset"], 96 * header["section_count"], total)
+        table_end = header["section_table_offset"] + len(table)
+        check(total == -(-table_end // 64) * 64 + 64, "the footer does not follow the directory")
         entries = [decode(ENTRY, table[at : at + 96]) for at in range(0, len(table), 96)]
         check(total >= 128, "there is no room for a footer")
         footer = decode(FOOTER, read(file, total - 64, 64, total))
