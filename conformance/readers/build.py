@@ -27,6 +27,7 @@ whose inputs did not change is not repeated.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -34,8 +35,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,11 +101,12 @@ class Reader:
         if missing := self.missing():
             raise MissingToolError(f"{self.language}: not installed: {', '.join(missing)}")
         stamp, state = self.place / ".built", self._state()
-        if not stamp.exists() or stamp.read_text() != state:
-            self._prepare()
-            for command in self.build:
-                _call(self.language, [self._fill(word) for word in command], self.place)
-            stamp.write_text(state)
+        with _alone(self.place):
+            if not stamp.exists() or stamp.read_text() != state:
+                self._prepare()
+                for command in self.build:
+                    _call(self.language, [self._fill(word) for word in command], self.place)
+                stamp.write_text(state)
         return self.command()
 
     def _fill(self, word: str) -> str:
@@ -113,8 +117,10 @@ class Reader:
         """A digest of everything that the build is made of."""
         digest = hashlib.sha256(COMPILER_VERSION.encode())
         inputs = [path for path in self.folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-        inputs += [ROOT / "schema" / "gpack.ksy", ROOT / "schema" / "gpack.h", Path(__file__)]
-        inputs += [*(ROOT / "codegen").glob("*dump*"), *(ROOT / "codegen" / "templates" / "dump").glob("*")]
+        inputs += [ROOT / "schema" / name for name in ("gpack.yaml", "gpack.ksy", "gpack.h")]
+        if self.dump:
+            inputs += [ROOT / "codegen" / "emit_dump.py", ROOT / "codegen" / "c_rules.py"]
+            inputs += (ROOT / "codegen" / "templates" / "dump").glob(f"{self.dump['target']}.*")
         for path in sorted(inputs):
             if path.is_file():
                 digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
@@ -158,16 +164,23 @@ def compile_grammar(target: str, out: Path, prefix: str = "") -> None:
     """
     modules = node_modules()
     out.mkdir(parents=True, exist_ok=True)
-    grammar = out.parent / f".{target}.grammar.json"
-    grammar.write_text(grammar_json())
-    command = ["node", str(READERS / "kaitai_compile.cjs"), str(grammar), str(out.parent / ".kaitai"), target]
-    _call(target, command, ROOT, {"NODE_PATH": str(modules)})
-    made = out.parent / ".kaitai" / target
-    for source in (path for path in made.rglob("*") if path.is_file()):
-        text = source.read_text()
-        (out / source.name).write_text(f"{prefix}\n{text}" if prefix else text)
-    shutil.rmtree(out.parent / ".kaitai")
-    grammar.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        grammar = Path(folder) / "grammar.json"
+        grammar.write_text(grammar_json())
+        command = ["node", str(READERS / "kaitai_compile.cjs"), str(grammar), folder, target]
+        _call(target, command, ROOT, {"NODE_PATH": str(modules)})
+        for source in (path for path in (Path(folder) / target).rglob("*") if path.is_file()):
+            text = source.read_text()
+            (out / source.name).write_text(f"{prefix}\n{text}" if prefix else text)
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Keeps other processes, such as those of parallel tests, from building in the same place."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def grammar_json() -> str:
@@ -190,10 +203,12 @@ def node_modules() -> Path:
             return place
     if not shutil.which("npm"):
         raise MissingToolError(f"npm is not installed, and {COMPILER} is in none of {', '.join(map(str, places))}")
-    own.mkdir(parents=True, exist_ok=True)
     package = f"{COMPILER}@{COMPILER_VERSION}"
+    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(own), package]
     try:
-        _call("npm", ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(own), package], own)
+        with _alone(own):
+            if not (own / "node_modules" / COMPILER).is_dir():
+                _call("npm", install, own)
     except BuildError as error:
         raise MissingToolError(f"npm could not install {package}: {error}") from error
     return own / "node_modules"

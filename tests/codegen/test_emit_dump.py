@@ -28,7 +28,9 @@ def test_every_field_that_is_not_reserved_is_shown(target: str) -> None:
 def test_structs_are_those_of_the_container_and_of_index_sections() -> None:
     names = [item.struct.name for item in emit_dump.structs(SCHEMA)]
     assert len(names) == len(set(names))
-    assert {"GPackHeaderV1", "GPackSectionEntryV1", "GPackFooterV1", ROWS, "ExpertShardRowV1", "GbtHeaderV1"} <= set(names)
+    assert {"GPackHeaderV1", "GPackSectionEntryV1", "GPackFooterV1", ROWS, "ExpertShardRowV1", "GbtHeaderV1"} <= set(
+        names
+    )
     assert "GPackSingleTensorHeaderV1" not in names
 
 

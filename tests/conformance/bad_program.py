@@ -40,6 +40,13 @@ def grow() -> None:
         held.append(b"\1" * (1 << 22))
 
 
+def breed(number: int) -> None:
+    for _ in range(number):
+        if os.fork() == 0:
+            time.sleep(SLEEP)
+            os._exit(0)
+
+
 def fill(folder: Path, size: int) -> None:
     for number in itertools.count():
         (folder / f"fill{number}").write_bytes(b"x" * size)
@@ -91,6 +98,7 @@ def behave_badly(mode: str, seq: int, path: Path, rest: list[str]) -> None:
         "twice": [lambda: say(accept), lambda: say(accept)],
         "close": [lambda: os.close(1), lambda: time.sleep(SLEEP)],
         "memory": [grow],
+        "processes": [lambda: breed(100), lambda: time.sleep(SLEEP)],
         "disk": [lambda: fill(Path.cwd(), 1 << 18)],
         "disk-temporary": [lambda: fill(Path(os.environ["TMPDIR"]), 1 << 18)],
         "many-files": [lambda: fill(Path.cwd(), 0)],

@@ -20,7 +20,8 @@ PROGRAM = str(Path(__file__).with_name("bad_program.py"))
 DUMP: dict[str, Any] = {"header": {"x": 1}, "footer": {}, "sections": []}
 # Two seconds are far more than an answer takes; the larger limits are for modes that must not meet the time-out first.
 LIMITS = Limits(
-    timeout=2.0, start_timeout=60.0, memory=256 * MIB, line=2 * MIB, stderr=2 * MIB, disk=8 * MIB, grace=0.2
+    timeout=2.0, start_timeout=60.0, memory=256 * MIB, processes=20, line=2 * MIB, stderr=2 * MIB, disk=8 * MIB,
+    grace=0.2,
 )  # fmt: skip
 PATIENT = Limits(**{**vars(LIMITS), "timeout": 60.0})
 
@@ -99,6 +100,7 @@ def test_hangs(mode: str, outcome: str, words: str, temporary: Path) -> None:
         ("class", "protocol", "$.class is 'bad'"),
         ("twice", "protocol", "behind its answer"),
         ("memory", "memory", "allowed are 256"),
+        ("processes", "processes", "allowed are 20"),
         ("disk", "disk", "over 8 MiB"),
         ("disk-temporary", "disk", "over 8 MiB"),
         ("many-files", "disk", "over 8 MiB"),

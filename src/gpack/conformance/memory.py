@@ -159,11 +159,14 @@ def _element(kind: str, value: Any) -> bytes:
     if kind == "str":
         octets = _octets(value)
         return struct.pack(GgufStringLength.FORMAT, len(octets)) + octets
-    return np.array(value, DTYPES[KINDS[kind]]).tobytes()
+    dtype = DTYPES[KINDS[kind]]
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        raise ValueError("it is too large")
+    return np.array(value, dtype).tobytes()
 
 
 def _octets(value: str | bytes) -> bytes:
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(memoryview(value))
 
 
 def size_of(ggml_type: int, dims: Sequence[int]) -> int:

@@ -20,7 +20,7 @@ Outcome: TypeAlias = Literal[
     "pass", "skip",
     "accepted", "rejected", "class", "dump",
     "refused", "missing", "rules", "meaning", "bytes", "leftovers",
-    "crash", "timeout", "memory", "output", "disk", "protocol", "touched", "not-run",
+    "crash", "timeout", "memory", "processes", "output", "disk", "protocol", "touched", "not-run",
 ]  # fmt: skip
 OUTCOMES: dict[Outcome, str] = {
     "pass": "as it should be",
@@ -38,6 +38,7 @@ OUTCOMES: dict[Outcome, str] = {
     "crash": "the program ended without an answer",
     "timeout": "the program took too long",
     "memory": "the program used more memory than it may",
+    "processes": "the program started more processes than it may",
     "output": "the program wrote more to its output than it may",
     "disk": "the program filled its folders with more than it may",
     "protocol": "the program said something that is not of the protocol",
@@ -47,7 +48,7 @@ OUTCOMES: dict[Outcome, str] = {
 GOOD: tuple[Outcome, ...] = ("pass", "skip")
 # What is wrong whatever the vector is worth.
 MISBEHAVIOUR: tuple[Outcome, ...] = (
-    "leftovers", "crash", "timeout", "memory", "output", "disk", "protocol", "touched", "not-run",
+    "leftovers", "crash", "timeout", "memory", "processes", "output", "disk", "protocol", "touched", "not-run",
 )  # fmt: skip
 # What is said of a known failure.
 Known: TypeAlias = Literal["", "known", "fixed", "changed"]

@@ -43,6 +43,7 @@ class Limits:
         timeout: Seconds for one answer, or one file.
         start_timeout: Seconds from the start to the first line: runtimes need theirs.
         memory: Bytes of all its processes together.
+        processes: How many of them there may be at a time; threads do not count.
         line: Bytes of the longest line, and of all that is not asked for.
         stderr: Bytes on standard error; the last few are kept for the report, the rest is read and dropped.
         disk: Bytes in its working and temporary folders. One file anywhere may have four times that.
@@ -52,6 +53,7 @@ class Limits:
     timeout: float = 10.0
     start_timeout: float = 30.0
     memory: int = 2048 * MIB
+    processes: int = 256
     line: int = 64 * MIB
     stderr: int = 64 * MIB
     disk: int = 1024 * MIB
@@ -62,7 +64,8 @@ class ChildFaultError(Exception):
     """The program did what ends it.
 
     Attributes:
-        outcome: One of `crash`, `timeout`, `memory`, `output`, `disk`, `protocol`; `not-run` where the run is stopped.
+        outcome: One of `crash`, `timeout`, `memory`, `processes`, `output`, `disk`, `protocol`; `not-run` where the
+            run is stopped.
     """
 
     def __init__(self, outcome: Outcome, message: str) -> None:
@@ -300,7 +303,10 @@ class Child:
         now = time.monotonic()
         if now < self._next_sample:
             return
-        used = process_group.resident_bytes(self._process.pid, self._token)
+        family = process_group.belonging(self._process.pid, self._token, by_token=False)
+        if len(family) > self.limits.processes:
+            raise ChildFaultError("processes", f"it has {len(family)} processes, allowed are {self.limits.processes}")
+        used = sum(process.resident for process in family)  # pages that several of them share count for each
         if used > self.limits.memory:
             raise ChildFaultError("memory", f"it used {used // MIB} MiB, allowed are {self.limits.memory // MIB}")
         stored = used_bytes(self._watched, enough=self.limits.disk)

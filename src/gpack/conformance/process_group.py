@@ -58,11 +58,6 @@ def belonging(leader: int, token: str, *, by_token: bool) -> list[Process]:
     return [everything[pid] for pid in sorted(found) if everything[pid].state not in "ZX"]
 
 
-def resident_bytes(leader: int, token: str) -> int:
-    """Memory of the leader and what belongs to it; pages that several of them share count for each."""
-    return sum(process.resident for process in belonging(leader, token, by_token=False))
-
-
 def end(leader: int, token: str, *, grace: float) -> bool:
     """Asks the leader's group to end, then ends by force whatever is left. The leader must not be reaped before.
 

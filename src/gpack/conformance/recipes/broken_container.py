@@ -9,10 +9,24 @@ from hashlib import sha256
 from typing import Any
 
 from ...generated import structs as s
-from ...generated.constants import SECTION_NAMES
+from ...generated.constants import CACHE_LINE, PAGE, SECTION_NAMES
 from ..parts import MANIFEST, Parts
 from .bases import everything, external, plain, small, vocabulary
-from .case import case, steps
+from .case import (
+    ARENA,
+    ASSETS,
+    BLOBS,
+    EMBED_BLOB,
+    HEAD_BLOB,
+    INDEX,
+    KV,
+    MTP,
+    PACK,
+    PLE_BLOB,
+    case,
+    steps,
+    u64,
+)  # fmt: skip
 
 PRIVATE = 0x80000001
 
@@ -157,7 +171,7 @@ case("header.complete", "header", "", final(lambda data: data.clear()), placed=F
 case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(bytes(64))), placed=False)
 case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(b"x")), placed=False)
 case("header.total_file_size", "header", "total_file_size", final(lambda data: data.pop()), placed=False)
-case("header.section_count", "header", "section_count", lambda p: p.remove(1), base=plain, placed=False)
+case("header.section_count", "header", "section_count", lambda p: p.remove(INDEX), base=plain, placed=False)
 case("header.section_count", "header", "section_count",
      steps(*(private(b"", kind=PRIVATE + i, name=f"p{i}") for i in range(4094))),
      base=plain, placed=False, published=False)  # fmt: skip
@@ -170,8 +184,9 @@ case("header.manifest_bounds", "header", "manifest_offset", header("manifest_siz
 
 
 def _footer_late(data: bytearray) -> None:
-    data[-64:-64] = bytes(64)
-    data[40:48] = len(data).to_bytes(8, "little")
+    data[-s.GPackFooterV1.SIZE : -s.GPackFooterV1.SIZE] = bytes(CACHE_LINE)
+    at = s.GPackHeaderV1.OFFSETS["total_file_size"]
+    data[at : at + 8] = u64(len(data))
 
 
 case("header.layout", "header", "total_file_size", final(_footer_late), placed=False)
@@ -179,7 +194,7 @@ case("header.layout", "header", "total_file_size", final(_footer_late), placed=F
 
 def _other_manifest(pack: Parts) -> None:
     pack.seal()
-    first = pack.section(0)
+    first = pack.section(KV)
     place = {"manifest_offset": first.entry.offset}
     header("manifest_offset", first.entry.offset, manifest_size=first.entry.size)(pack)
     pack.footer |= place | {"manifest_sha256": sha256(first.data).digest()}
@@ -243,12 +258,12 @@ for text in (b"", b"a" * 24, b"caf\xc3\xa9", b"private\0x", b"a\tb", b"\x7f"):
     case("section.name_encoding", "directory", "sections[2].name",
          steps(private(), entry(PRIVATE, "name", text.ljust(24, b"\0"), late=text[:7] != b"private")),
          base=plain)  # fmt: skip
-case("section.name", "directory", "sections[12].name", entry(12, "name", b"TokenizerFiles".ljust(24, b"\0")))
+case("section.name", "directory", "sections[12].name", entry(ASSETS, "name", b"TokenizerFiles".ljust(24, b"\0")))
 case("section.kind_alignment", "directory", "sections[12].alignment",
-     lambda p: setattr(p.section(12).entry, "alignment", 4096), placed=False)  # fmt: skip
+     lambda p: setattr(p.section(ASSETS).entry, "alignment", 4096), placed=False)  # fmt: skip
 case("section.duplicate", "directory", "sections[3].kind", steps(private(), private()), base=plain, placed=False)
-case("section.mandatory", "directory", "sections", lambda p: p.remove(1), base=vocabulary, placed=False)
-case("section.mandatory", "directory", "sections", steps(private(), lambda p: p.remove(0)), base=plain, placed=False)
+case("section.mandatory", "directory", "sections", lambda p: p.remove(INDEX), base=vocabulary, placed=False)
+case("section.mandatory", "directory", "sections", steps(private(), lambda p: p.remove(KV)), base=plain, placed=False)
 case(
     "section.mandatory",
     "directory",
@@ -257,9 +272,9 @@ case(
     base=plain,
     placed=False,
 )
-case("section.pair", "directory", "sections[2].kind", lambda p: p.add(3, b"", 0), base=vocabulary, placed=False)
-case("section.pair", "directory", "sections[2].kind", lambda p: p.add(5, b"", 0), base=vocabulary, placed=False)
-case("section.pair", "directory", "sections[2].kind", lambda p: p.add(10, b"", 0), base=vocabulary, placed=False)
+case("section.pair", "directory", "sections[2].kind", lambda p: p.add(PACK, b"", 0), base=vocabulary, placed=False)
+case("section.pair", "directory", "sections[2].kind", lambda p: p.add(ARENA, b"", 0), base=vocabulary, placed=False)
+case("section.pair", "directory", "sections[2].kind", lambda p: p.add(BLOBS, b"", 0), base=vocabulary, placed=False)
 
 
 def _swap(pack: Parts) -> None:
@@ -281,21 +296,31 @@ case(
 
 def _overlap(pack: Parts) -> None:
     pack.seal()
-    first = pack.section(0)
+    first = pack.section(KV)
     private(bytes(first.data), at=first.entry.offset)(pack)
 
 
 case("section.overlap", "directory", "sections[2].offset", _overlap, base=plain, placed=False)
 case("section.gap", "directory", "sections[2].offset", private(gap=64), base=plain, placed=False)
 case("section.gap", "header", "section_table_offset", lambda p: setattr(p, "table_gap", 64), placed=False)
-case("section.gap_zero", "gap", "padding", flip(3, -1))
+case("section.gap_zero", "gap", "padding", flip(PACK, -1))
 case("section.gap_zero", "gap", "padding", flip("directory", -1), base=small)
 case("section.gap_zero", "gap", "padding", flip("footer", -1))
 for index, kind in enumerate(range(15)):
     case("section.item_count", "directory", f"sections[{index}].item_count",
          one_more_item(kind))  # fmt: skip
 # Bytes that mean nothing to any other rule: tensor data, and the source's version.
-for kind, at in {0: 40, 3: 0, 5: 0, 6: 100, 7: 100, 8: 100, 10: 0, 13: 4096 + 64}.items():
+VERSION = s.MetadataKvHeaderV1.OFFSETS["source_version"]
+for kind, at in {
+    KV: VERSION,
+    PACK: 0,
+    ARENA: 0,
+    EMBED_BLOB: 100,
+    HEAD_BLOB: 100,
+    PLE_BLOB: 100,
+    BLOBS: 0,
+    MTP: PAGE + 64,
+}.items():
     case("section.sha256", SECTION_NAMES[kind], "sha256", flip(kind, at), placed=False)
 
 # ---------------------------------------------------------------- manifest

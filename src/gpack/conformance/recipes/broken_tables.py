@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...generated.constants import SECTION_NAMES
+from ...generated.constants import CACHE_LINE, SECTION_NAMES
 from ...generated.rules import align_up
 from ...generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
 from ..parts import ROWS, Parts
 from .bases import everything, plain, small, vocabulary
-from .case import Change, case, steps, u32, u64
+from .case import (
+    ASSETS,
+    DENSE,
+    EMBED_BLOB,
+    GBT,
+    INDEX,
+    KV,
+    LAYOUT,
+    MTP,
+    NATIVE,
+    PACK,
+    Change,
+    case,
+    steps,
+    u32,
+    u64,
+)  # fmt: skip
 
-INDEXES = (0, 1, 2, 4, 9, 12, 13)
+INDEXES = (KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS, MTP)
 
 
 def names(*kinds: int) -> list[tuple[int, str]]:
@@ -75,29 +91,38 @@ def edit_entry(
 
 # ---------------------------------------------------------------- sweeping rules
 
-for kind, section in names(0, 1, 2, 4, 9, 12, 13):
+for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS, MTP):
     case("field.reserved", section, "reserved", set_header(kind, reserved=1))
-case("field.reserved", "TensorIndexBin", "rows[2].reserved", set_row(1, 2, reserved=1))
-case("field.reserved", "TokenizerAssets", "rows[0].flags", set_row(12, 0, flags=1))
-case("field.reserved", "EmbedBlob", "reserved2", set_header(6, reserved2=bytes(23) + b"\1"))
-case("field.reserved", "TokenizerBin", "reserved", set_header(11, reserved=b"\1" + bytes(35)))
+case("field.reserved", "TensorIndexBin", "rows[2].reserved", set_row(INDEX, 2, reserved=1))
+case("field.reserved", "TokenizerAssets", "rows[0].flags", set_row(ASSETS, 0, flags=1))
+case("field.reserved", "EmbedBlob", "reserved2", set_header(EMBED_BLOB, reserved2=bytes(23) + b"\1"))
+case("field.reserved", "TokenizerBin", "reserved", set_header(GBT, reserved=b"\1" + bytes(35)))
 case("field.reserved", "header", "reserved", lambda p: p.header.update(reserved=bytes(15) + b"\1"), placed=False)
 case("field.reserved", "footer", "reserved", lambda p: p.footer.update(reserved=1), placed=False)
 case(
-    "field.reserved", "directory", "sections[3].reserved", lambda p: p.section(3).bound.update(reserved=1), placed=False
+    "field.reserved",
+    "directory",
+    "sections[3].reserved",
+    lambda p: p.section(PACK).bound.update(reserved=1),
+    placed=False,
 )
 case("field.flags", "header", "flags", lambda p: p.bound_header.update(flags=p.flags() | 1 << 31), placed=False)
-case("field.flags", "directory", "sections[1].flags", lambda p: p.section(1).bound.update(flags=1), placed=False)
-case("field.flags", "MetadataKvBin", "rows[0].flags", set_row(0, 0, flags=2))
-case("field.flags", "TensorIndexBin", at_row(1, "rope_freqs.weight", "flags"), set_row(1, "rope_freqs.weight", flags=4))
+case("field.flags", "directory", "sections[1].flags", lambda p: p.section(INDEX).bound.update(flags=1), placed=False)
+case("field.flags", "MetadataKvBin", "rows[0].flags", set_row(KV, 0, flags=2))
+case(
+    "field.flags",
+    "TensorIndexBin",
+    at_row(INDEX, "rope_freqs.weight", "flags"),
+    set_row(INDEX, "rope_freqs.weight", flags=4),
+)
 case(
     "field.flags",
     "DenseIndexBin",
-    at_row(2, "rope_freqs.weight", "flags"),
-    set_row(2, "rope_freqs.weight", flags=1 << 9),
+    at_row(DENSE, "rope_freqs.weight", "flags"),
+    set_row(DENSE, "rope_freqs.weight", flags=1 << 9),
 )
-case("field.flags", "ExpertLayoutBin", "rows[0].flags", set_row(9, 0, flags=8))
-case("field.flags", "TokenizerBin", "flags", set_header(11, flags=0b11111))
+case("field.flags", "ExpertLayoutBin", "rows[0].flags", set_row(LAYOUT, 0, flags=8))
+case("field.flags", "TokenizerBin", "flags", set_header(GBT, flags=0b11111))
 
 # ---------------------------------------------------------------- all tables
 
@@ -107,31 +132,38 @@ def odd_rows(kind: int) -> Change:
     return lambda pack: pack.rebuild(kind, pack.entries(kind), row_size=ROWS[kind].SIZE + 4)
 
 
-for kind, section in names(0, 1, 2, 4, 9, 12):
+for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS):
     case("index.header", section, "", cut(kind, 63), placed=False)
-case("index.header", "MtpBlob", "", lambda p: p.add(13, bytes(63), 1) and p.manifest.update(
+case("index.header", "MtpBlob", "", lambda p: p.add(MTP, bytes(63), 1) and p.manifest.update(
     mtp={"tensor_count": 0, "bytes": 0}), base=vocabulary, placed=False)  # fmt: skip
 for kind, section in names(*INDEXES):
     case("index.magic", section, "magic", set_header(kind, magic=0))
     case("index.version", section, "version", set_header(kind, version=2))
     size = ROWS[kind].SIZE
     case("index.row_size", section, "row_size", set_header(kind, row_size=size - 8))
-for kind, section in names(0, 1, 2, 4, 9):
+for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT):
     case("index.row_size", section, "row_size",
          odd_rows(kind), placed=False)  # fmt: skip
+
+
+def archive_header(count: int, heap: int) -> TokenizerAssetsHeaderV1:
+    """The header of an archive of so many files, with so many bytes of names."""
+    row, size = TokenizerAssetRowV1.SIZE, TokenizerAssetsHeaderV1.SIZE
+    header = TokenizerAssetsHeaderV1(version=1, row_size=row, num_rows=count, ofs_rows=size)
+    header.ofs_heap, header.len_heap = size + row * count, heap
+    header.ofs_data = align_up(header.ofs_heap + heap, CACHE_LINE)
+    return header
 
 
 def too_many_rows(pack: Parts) -> None:
     """An archive of one row more than a table may have."""
     count = (1 << 20) + 1
-    header = TokenizerAssetsHeaderV1(version=1, row_size=32, num_rows=count, ofs_rows=64)
-    header.ofs_heap = 64 + 32 * count
-    header.ofs_data = align_up(header.ofs_heap, 64)
-    pack.add(12, header.encode() + bytes(header.ofs_data - 64), 0)
+    header = archive_header(count, 0)
+    pack.add(ASSETS, header.encode() + bytes(header.ofs_data - header.SIZE), 0)
 
 
 case("index.num_rows", "TokenizerAssets", "num_rows", too_many_rows, base=plain, placed=False)
-case("index.num_rows", "MetadataKvBin", "num_rows", set_header(0, num_rows=0xFFFFFFFF))
+case("index.num_rows", "MetadataKvBin", "num_rows", set_header(KV, num_rows=0xFFFFFFFF))
 
 
 def heap_elsewhere(kind: int) -> Change:
@@ -145,11 +177,11 @@ def heap_elsewhere(kind: int) -> Change:
     return change
 
 
-for kind, section in names(0, 1, 2, 4):
+for kind, section in names(KV, INDEX, DENSE, NATIVE):
     case("index.layout", section, "ofs_heap", heap_elsewhere(kind), placed=False)
-for kind, section in names(0, 1, 2, 4, 9, 12, 13):
+for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS, MTP):
     case("index.heap_bounds", section, "len_heap", set_header(kind, len_heap=0x100000000), placed=kind != 12)
-for kind, section in names(0, 1, 2, 4, 9):
+for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT):
     case("index.end", section, "len_heap", append(kind, b"\0"), placed=False)
 
 
@@ -166,81 +198,87 @@ def swap(kind: int, first: int) -> Change:
 
 def double_key(pack: Parts) -> None:
     """A key that stands twice."""
-    rows = pack.entries(0)
-    index = pack.find(0, "a.u8")
-    row, refs = pack.entries(0)[index]
+    rows = pack.entries(KV)
+    index = pack.find(KV, "a.u8")
+    row, refs = pack.entries(KV)[index]
     row.position = len(rows)
-    pack.rebuild(0, [*rows[: index + 1], (row, refs), *rows[index + 1 :]])
+    pack.rebuild(KV, [*rows[: index + 1], (row, refs), *rows[index + 1 :]])
 
 
-case("index.sorted", "MetadataKvBin", "rows[4].key_offset", swap(0, 3), placed=False)
-case("index.sorted", "TensorIndexBin", "rows[4].name_offset", swap(1, 3), placed=False)
+case("index.sorted", "MetadataKvBin", "rows[4].key_offset", swap(KV, 3), placed=False)
+case("index.sorted", "TensorIndexBin", "rows[4].name_offset", swap(INDEX, 3), placed=False)
 case("index.sorted", "MetadataKvBin", "", double_key, placed=False)
-case("index.heap_ref", "MetadataKvBin", at_row(0, "a.u8", "value_offset"), set_row(0, "a.u8", value_offset=0xFFFFFFFF))
+case(
+    "index.heap_ref", "MetadataKvBin", at_row(KV, "a.u8", "value_offset"), set_row(KV, "a.u8", value_offset=0xFFFFFFFF)
+)
 case(
     "index.heap_ref",
     "MetadataKvBin",
-    at_row(0, "b.nostr", "value_offset"),
-    set_row(0, "b.nostr", value_offset=0xFFFFFFFF),
+    at_row(KV, "b.nostr", "value_offset"),
+    set_row(KV, "b.nostr", value_offset=0xFFFFFFFF),
 )
-case("index.heap_order", "MetadataKvBin", at_row(0, "a.empty", "value_offset"), set_row(0, "a.empty", value_offset=1))
+case("index.heap_order", "MetadataKvBin", at_row(KV, "a.empty", "value_offset"), set_row(KV, "a.empty", value_offset=1))
 case("index.heap_order", "TensorIndexBin", "len_heap",
-     steps(append(1, b"x"), add(1, "len_heap", 1)))  # fmt: skip
+     steps(append(INDEX, b"x"), add(INDEX, "len_heap", 1)))  # fmt: skip
 
 
 def share(pack: Parts) -> None:
     """'a.true' and 'b...' point to the bytes of another value that is the same."""
-    rows = pack.rows(0)
-    one = rows[pack.find(0, "a.true")].value_offset
-    pack.poke(0, pack.get(0).ofs_heap + rows[pack.find(0, "a.u8")].value_offset, b"\1")
-    pack.set_row(0, "a.u8", value_offset=one)
+    rows = pack.rows(KV)
+    one = rows[pack.find(KV, "a.true")].value_offset
+    pack.poke(KV, pack.get(KV).ofs_heap + rows[pack.find(KV, "a.u8")].value_offset, b"\1")
+    pack.set_row(KV, "a.u8", value_offset=one)
 
 
-case("index.heap_order", "MetadataKvBin", at_row(0, "a.u8", "value_offset"), share)
+case("index.heap_order", "MetadataKvBin", at_row(KV, "a.u8", "value_offset"), share)
 
 
 def fill_gap(pack: Parts) -> None:
     """Bytes that are not zero between a key and its value."""
-    row = pack.rows(0)[pack.find(0, "a.u8")]
+    row = pack.rows(KV)[pack.find(KV, "a.u8")]
     gap = row.key_offset + row.key_length
     assert gap < row.value_offset
-    pack.poke(0, pack.get(0).ofs_heap + gap, b"\1" * (row.value_offset - gap))
+    pack.poke(KV, pack.get(KV).ofs_heap + gap, b"\1" * (row.value_offset - gap))
 
 
 case("index.heap_zero", "MetadataKvBin", "heap", fill_gap)
-case("index.utf8", "MetadataKvBin", "", edit_entry(0, "a.u8", new=b"a.u\xff"), placed=False)
-case("index.utf8", "MetadataKvBin", "", edit_entry(0, "a.u8", new=b"\xed\xa0\x80"), placed=False)
+case("index.utf8", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"a.u\xff"), placed=False)
+case("index.utf8", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"\xed\xa0\x80"), placed=False)
 
 # ---------------------------------------------------------------- metadata
 
-case("metadata.key", "MetadataKvBin", "rows[0].key_length", edit_entry(0, "a.u8", new=b""), placed=False)
+case("metadata.key", "MetadataKvBin", "rows[0].key_length", edit_entry(KV, "a.u8", new=b""), placed=False)
 case(
     "metadata.key",
     "MetadataKvBin",
     "rows[0].key_length",
-    edit_entry(0, "a.u8", new=b"!" * 65536),
+    edit_entry(KV, "a.u8", new=b"!" * 65536),
     placed=False,
     published=False,
 )
 for kind in (13, 0xFFFFFFFF):
-    case("metadata.type", "MetadataKvBin", at_row(0, "a.u8", "value_type"),
-         set_row(0, "a.u8", value_type=kind, element_type=kind))  # fmt: skip
+    case("metadata.type", "MetadataKvBin", at_row(KV, "a.u8", "value_type"),
+         set_row(KV, "a.u8", value_type=kind, element_type=kind))  # fmt: skip
 case(
-    "metadata.type", "MetadataKvBin", at_row(0, "b.u8", "value_type"), set_row(0, "b.u8", element_type=14), placed=False
+    "metadata.type",
+    "MetadataKvBin",
+    at_row(KV, "b.u8", "value_type"),
+    set_row(KV, "b.u8", element_type=14),
+    placed=False,
 )
-case("metadata.element_type", "MetadataKvBin", at_row(0, "a.u8", "element_type"), set_row(0, "a.u8", element_type=1))
-case("metadata.count", "MetadataKvBin", at_row(0, "a.str", "count"), set_row(0, "a.str", count=2))
-case("metadata.count", "MetadataKvBin", at_row(0, "a.empty", "count"), set_row(0, "a.empty", count=0))
-case("metadata.stub_bytes", "MetadataKvBin", at_row(0, "tokenizer.chat_template", "value_length"),
-     edit_entry(0, "tokenizer.chat_template", value=b"x"), placed=False)  # fmt: skip
+case("metadata.element_type", "MetadataKvBin", at_row(KV, "a.u8", "element_type"), set_row(KV, "a.u8", element_type=1))
+case("metadata.count", "MetadataKvBin", at_row(KV, "a.str", "count"), set_row(KV, "a.str", count=2))
+case("metadata.count", "MetadataKvBin", at_row(KV, "a.empty", "count"), set_row(KV, "a.empty", count=0))
+case("metadata.stub_bytes", "MetadataKvBin", at_row(KV, "tokenizer.chat_template", "value_length"),
+     edit_entry(KV, "tokenizer.chat_template", value=b"x"), placed=False)  # fmt: skip
 case(
     "metadata.size",
     "MetadataKvBin",
-    at_row(0, "a.u32", "value_length"),
-    edit_entry(0, "a.u32", value=b"abc"),
+    at_row(KV, "a.u32", "value_length"),
+    edit_entry(KV, "a.u32", value=b"abc"),
     placed=False,
 )
-case("metadata.size", "MetadataKvBin", at_row(0, "b.u8", "value_length"), set_row(0, "b.u8", count=4), placed=False)
+case("metadata.size", "MetadataKvBin", at_row(KV, "b.u8", "value_length"), set_row(KV, "b.u8", count=4), placed=False)
 STRING, ARRAY, BOOL = u32(8), u32(9), u32(7)
 for name, value in (
     ("a.true", b"\2"), ("b.bool", b"\0\1\xff"), ("b.nostr", b"x"),
@@ -252,43 +290,43 @@ for name, value in (
     case(
         "metadata.value",
         "MetadataKvBin",
-        at_row(0, name, "value_offset"),
-        edit_entry(0, name, value=value),
+        at_row(KV, name, "value_offset"),
+        edit_entry(KV, name, value=value),
         placed=False,
     )
 case("metadata.position", "MetadataKvBin", "rows[1].position",
-     lambda p: p.set_row(0, 1, position=p.rows(0)[0].position))  # fmt: skip
-case("metadata.position", "MetadataKvBin", "rows[1].position", lambda p: p.set_row(0, 1, position=1000))
-case("metadata.stub", "MetadataKvBin", at_row(0, "b.nostr", "flags"), set_row(0, "b.nostr", flags=1))
+     lambda p: p.set_row(KV, 1, position=p.rows(KV)[0].position))  # fmt: skip
+case("metadata.position", "MetadataKvBin", "rows[1].position", lambda p: p.set_row(KV, 1, position=1000))
+case("metadata.stub", "MetadataKvBin", at_row(KV, "b.nostr", "flags"), set_row(KV, "b.nostr", flags=1))
 case(
     "metadata.stub",
     "MetadataKvBin",
-    at_row(0, "tokenizer.ggml.tokens", "count"),
-    set_row(0, "tokenizer.ggml.tokens", count=5),
+    at_row(KV, "tokenizer.ggml.tokens", "count"),
+    set_row(KV, "tokenizer.ggml.tokens", count=5),
 )
-case("metadata.stub", "MetadataKvBin", at_row(0, "tokenizer.ggml.merges", "count"),
-     set_row(0, "tokenizer.ggml.merges", element_type=9), placed=False)  # fmt: skip
-case("metadata.stub", "MetadataKvBin", at_row(0, "tokenizer.ggml.tokens", "flags", vocabulary),
-     steps(lambda p: p.remove(11), lambda p: p.manifest.pop("tokenizer")), base=vocabulary, placed=False)  # fmt: skip
-case("metadata.forbidden", "MetadataKvBin", "", edit_entry(0, "a.u8", new=b"gexec.sm"), placed=False)
+case("metadata.stub", "MetadataKvBin", at_row(KV, "tokenizer.ggml.merges", "count"),
+     set_row(KV, "tokenizer.ggml.merges", element_type=9), placed=False)  # fmt: skip
+case("metadata.stub", "MetadataKvBin", at_row(KV, "tokenizer.ggml.tokens", "flags", vocabulary),
+     steps(lambda p: p.remove(GBT), lambda p: p.manifest.pop("tokenizer")), base=vocabulary, placed=False)  # fmt: skip
+case("metadata.forbidden", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"gexec.sm"), placed=False)
 
 # ---------------------------------------------------------------- tokenizer
 
 
 def gbt(part: str, at: int, data: bytes) -> Change:
     """Overwrites bytes of one of the tokenizer's arrays."""
-    return lambda pack: pack.poke(11, gbt_v1_layout(pack.get(11))[part][0] + at, data)
+    return lambda pack: pack.poke(GBT, gbt_v1_layout(pack.get(GBT))[part][0] + at, data)
 
 
-case("tokenizer.header", "TokenizerBin", "", cut(11, 63), placed=False)
-case("tokenizer.magic", "TokenizerBin", "magic", set_header(11, magic=0x32544247))
-case("tokenizer.layout", "TokenizerBin", "vocab_size", append(11, b"x"), placed=False)
-case("tokenizer.layout", "TokenizerBin", "vocab_size", set_header(11, vocab_size=0xFFFFFFFF),
+case("tokenizer.header", "TokenizerBin", "", cut(GBT, 63), placed=False)
+case("tokenizer.magic", "TokenizerBin", "magic", set_header(GBT, magic=0x32544247))
+case("tokenizer.layout", "TokenizerBin", "vocab_size", append(GBT, b"x"), placed=False)
+case("tokenizer.layout", "TokenizerBin", "vocab_size", set_header(GBT, vocab_size=0xFFFFFFFF),
      base=everything)  # fmt: skip
 case("tokenizer.eos", "TokenizerBin", "eos_token_id",
-     steps(set_header(11, eos_token_id=-2), lambda p: p.manifest["tokenizer"].pop("eos_token_id")))  # fmt: skip
+     steps(set_header(GBT, eos_token_id=-2), lambda p: p.manifest["tokenizer"].pop("eos_token_id")))  # fmt: skip
 case("tokenizer.eos", "TokenizerBin", "eos_token_id",
-     steps(set_header(11, eos_token_id=272), lambda p: p.manifest["tokenizer"].update(eos_token_id=272)))  # fmt: skip
+     steps(set_header(GBT, eos_token_id=272), lambda p: p.manifest["tokenizer"].update(eos_token_id=272)))  # fmt: skip
 case("tokenizer.offsets", "TokenizerBin", "offsets[0]", gbt("offsets", 0, u32(1)))
 case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 8, u32(0xFFFF)), base=small, placed=False)
 case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 12, u32(3)), base=small)
@@ -300,7 +338,7 @@ for ids in ((1, 0, 2), (0, 0, 2), (0, 1, 1), (2, 1, 0)):
     case("tokenizer.merge_bytes", "TokenizerBin", "triples[0]", gbt("triples", 0, packed), base=small)
 case("tokenizer.padding", "TokenizerBin", "vocab_blob", gbt("vocab_blob", -1, b"\1"), base=small, placed=False)
 case("tokenizer.padding", "TokenizerBin", "triples", gbt("triples", -1, b"\1"), base=small, placed=False)
-case("tokenizer.special_count", "TokenizerBin", "n_special", set_header(11, n_special=273), placed=False)
+case("tokenizer.special_count", "TokenizerBin", "n_special", set_header(GBT, n_special=273), placed=False)
 case("tokenizer.merge_index", "TokenizerBin", "merge_keys[0]", gbt("merge_keys", 0, b"\0"))
 case("tokenizer.merge_index", "TokenizerBin", "merge_ranks[1]", gbt("merge_ranks", 4, u32(13)))
 case("tokenizer.token_order", "TokenizerBin", "token_order[2]", gbt("token_order", 8, u32(272)))
@@ -319,33 +357,32 @@ def archive(files: Sequence[tuple[bytes, bytes]], *, extra: int = 0) -> Change:
     def change(pack: Parts) -> None:
         rows, heap, data = b"", b"", bytearray()
         for name, octets in files:
-            data += bytes(-len(data) % 64)
+            data += bytes(-len(data) % CACHE_LINE)
             row = TokenizerAssetRowV1(offset=len(data), byte_size=len(octets), name_length=len(name))
             row.name_offset = len(heap) if name else 0
             rows, heap = rows + row.encode(), heap + name
             data += octets
         data += bytes(extra)
-        header = TokenizerAssetsHeaderV1(version=1, row_size=32, num_rows=len(files), ofs_rows=64)
-        header.ofs_heap, header.len_heap = 64 + len(rows), len(heap)
-        header.ofs_data, header.len_data = align_up(header.ofs_heap + len(heap), 64), len(data)
+        header = archive_header(len(files), len(heap))
+        header.len_data = len(data)
         head = header.encode() + rows + heap
-        pack.add(12, head.ljust(header.ofs_data, b"\0") + data, len(files))
+        pack.add(ASSETS, head.ljust(header.ofs_data, b"\0") + data, len(files))
 
     return change
 
 
-case("assets.data", "TokenizerAssets", "ofs_data", add(12, "len_data", 1), placed=False)
-case("assets.data", "TokenizerAssets", "ofs_data", add(12, "ofs_data", 64))
-case("assets.data", "TokenizerAssets", "ofs_data", append(12, b"x"), placed=False)
-case("assets.alignment", "TokenizerAssets", "rows[1].offset", set_row(12, 1, offset=1))
+case("assets.data", "TokenizerAssets", "ofs_data", add(ASSETS, "len_data", 1), placed=False)
+case("assets.data", "TokenizerAssets", "ofs_data", add(ASSETS, "ofs_data", 64))
+case("assets.data", "TokenizerAssets", "ofs_data", append(ASSETS, b"x"), placed=False)
+case("assets.alignment", "TokenizerAssets", "rows[1].offset", set_row(ASSETS, 1, offset=1))
 case("assets.name", "TokenizerAssets", "rows[0].name_length", archive([(b"", b"x")]), base=plain, placed=False)
 case("assets.name", "TokenizerAssets", "rows[0].name_length", archive([(b"a" * 256, b"x")]), base=plain, placed=False)
-case("assets.placement", "TokenizerAssets", "rows[2].offset", set_row(12, 2, offset=0))
-case("assets.placement", "TokenizerAssets", "rows[0].offset", set_row(12, 0, byte_size=1 << 40), placed=False)
+case("assets.placement", "TokenizerAssets", "rows[2].offset", set_row(ASSETS, 2, offset=0))
+case("assets.placement", "TokenizerAssets", "rows[0].offset", set_row(ASSETS, 0, byte_size=1 << 40), placed=False)
 case("assets.placement", "TokenizerAssets", "len_data", archive([(b"a", b"x")], extra=64), base=plain, placed=False)
 case("assets.placement", "TokenizerAssets", "padding",
-     lambda p: p.poke(12, p.get(12).ofs_data - 1, b"\1"))  # fmt: skip
-case("assets.placement", "TokenizerAssets", "padding", lambda p: p.poke(12, p.get(12).ofs_data + 63, b"\1"))
+     lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data - 1, b"\1"))  # fmt: skip
+case("assets.placement", "TokenizerAssets", "padding", lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data + 63, b"\1"))
 for path in (b"a/b", b"/a", b"..", b".", b"a\\b", b"C:a", b"a\n", b"a\x00", b"\x7f"):
     case("assets.path", "TokenizerAssets", "rows[0].name_offset", archive([(path, b"x")]), base=plain, placed=False)
 case("assets.gexec", "TokenizerAssets", "rows[0].offset", archive([(b"a", b"GEXC...")]), base=plain, placed=False)

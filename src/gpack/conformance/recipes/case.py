@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...generated.constants import SectionKind
 from ..parts import Parts
 from . import bases
+
+# The kinds of sections, in short, for the tables of cases.
+K = SectionKind
+KV, INDEX, DENSE, PACK = K.METADATA_KV_BIN, K.TENSOR_INDEX_BIN, K.DENSE_INDEX_BIN, K.DENSE_PACK_BLOB
+NATIVE, ARENA, EMBED_BLOB = K.NATIVE_DENSE_INDEX_BIN, K.NATIVE_DENSE_BLOB, K.EMBED_BLOB
+HEAD_BLOB, PLE_BLOB, LAYOUT, BLOBS = K.HEAD_BLOB, K.PLE_BLOB, K.EXPERT_LAYOUT_BIN, K.EXPERT_BLOBS
+GBT, ASSETS, MTP = K.TOKENIZER_BIN, K.TOKENIZER_ASSETS, K.MTP_BLOB
 
 Change = Callable[[Parts], object]
 Base = Callable[[], bytes]

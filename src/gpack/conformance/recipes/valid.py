@@ -103,7 +103,8 @@ def longer_rows(kind: int, further: int) -> Change:
 def longer_shard_rows(pack: Parts) -> None:
     """The same for the table of shards."""
     data, header = pack.section(K.EXPERT_LAYOUT_BIN).data, pack.get(K.EXPERT_LAYOUT_BIN)
-    rows = [bytes(data[header.ofs_shards + at * 96 :][: ExpertShardRowV1.SIZE]) for at in range(header.num_shards)]
+    places = range(header.ofs_shards, header.ofs_heap, header.shard_row_size)
+    rows = [bytes(data[at : at + ExpertShardRowV1.SIZE]) for at in places]
     data[header.ofs_shards : header.ofs_heap] = b"".join(row + FILL * 16 for row in rows)
     size = ExpertShardRowV1.SIZE + 16
     pack.set(K.EXPERT_LAYOUT_BIN, shard_row_size=size, ofs_heap=header.ofs_shards + size * header.num_shards)
