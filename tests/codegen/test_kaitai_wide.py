@@ -92,7 +92,7 @@ def test_a_check_goes_to_the_next_plain_number() -> None:
 
 def carrier(item: Struct, name: str) -> str | None:
     found = kaitai_wide.carrier_of(item, [item.field(name)])
-    return found and found.name
+    return None if found is None else found.name
 
 
 def test_limits_above_127_are_not_plain_integers() -> None:
