@@ -11,6 +11,7 @@ import gpack
 from gpack.cli import units
 
 from .cases_more import external_experts, per_layer_embeddings, tokens
+from .kernels import kernels
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import FULL, QUICK, VOCABULARY, write_dense, write_moe, write_safetensors
 
@@ -213,4 +214,5 @@ CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "convert-dense": convert_dense,
     "convert-moe": convert_moe,
     "external": external_experts,
+    "kernels": kernels,
 }

@@ -11,7 +11,7 @@ from ..errors import UsageError
 
 _LINE = 64  # bytes of a cache line, and of the widest vector
 GROUP = 32  # elements that share one scale in the 8-bit form
-_GROUP_BYTES = 48  # as kernels/x8.py has it
+_GROUP_BYTES = 64  # as kernels/x8.py has it
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

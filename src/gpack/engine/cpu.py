@@ -13,6 +13,7 @@ from functools import cache
 from ..errors import UsageError
 
 VARIABLE = "GPACK_CPU"
+FEATURES_VARIABLE = "NUMBA_CPU_FEATURES"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ VARIANTS = {
     variant.name: variant
     for variant in (
         Variant("vnni", (frozenset({"avx512vnni", "avx512vl", "avx512bw", "avx512f", "f16c", "fma"}),), ""),
-        Variant("avx2", (frozenset({"avx2", "fma", "f16c"}),), "x86-64-v3"),
+        Variant("avx2", (frozenset({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt"}),), "x86-64-v3"),
         Variant("portable", (frozenset(),), "generic"),
     )
 }
@@ -42,13 +43,26 @@ VARIANTS = {
 
 @cache
 def features() -> frozenset[str]:
-    """The features of this CPU in LLVM's names; `NUMBA_CPU_FEATURES`, where it is set, replaces them."""
-    forced = os.environ.get("NUMBA_CPU_FEATURES")
-    if forced:
-        return frozenset(item[1:] for item in forced.split(",") if item.startswith("+"))
+    """The features of this CPU in LLVM's names; where `NUMBA_CPU_FEATURES` is set, those that it leaves.
+
+    Raises:
+        UsageError: `engine.cpu`: the variable is no list of features. What the CPU lacks is never taken from it.
+    """
     import llvmlite.binding as llvm
 
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+    host = llvm.get_host_cpu_features()
+    present = frozenset(name for name, is_there in host.items() if is_there)
+    forced = os.environ.get(FEATURES_VARIABLE)
+    if not forced:
+        return present
+    items = [item.strip() for item in forced.split(",")]
+    unknown = [item for item in items if item[:1] not in {"+", "-"} or (host and item[1:] not in host)]
+    if unknown:
+        raise UsageError(
+            f"{FEATURES_VARIABLE} names no feature of a CPU: {unknown[0]!r}", code="engine.cpu",
+            field=FEATURES_VARIABLE, hint="for instance +avx2,+fma,+f16c,-avx512f",
+        )  # fmt: skip
+    return present & frozenset(item[1:] for item in items if item[0] == "+")
 
 
 def usable() -> list[Variant]:

@@ -165,7 +165,9 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
     if name not in BLOCK_TYPES:
         return None
     group = 16 if name in _SIXTEENS else 32
-    kind = "signed" if name in _BYTES and work.kernels.variant.name == "avx2" else group
+    kind: str | int = group
+    if name in _BYTES:
+        kind = "signed" if work.kernels.variant.name == "avx2" else "bytes"
     panel = n_in // group * 4 * work.lanes * (2 + group // 4)
     return _Plan(
         _blocks(matrix), n_in // GROUP, panel, find(f"dot_{name}"), find(f"codes_{name}"), find(f"multiply_{kind}"), 2,

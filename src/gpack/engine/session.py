@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, UsageError
+from ..errors import FormatError, GpackError, UsageError
 from .buffers import aligned
 from .cache import KeyValueCache
 from .cpu import choose
@@ -75,6 +75,12 @@ class Session:
             self._trace(compute)
             if check_weights:
                 self._prepared.w.scan()
+        except MemoryError as error:
+            self.close()
+            raise GpackError(
+                f"there is not enough memory for a context of {self.n_ctx} tokens", code="io.memory", field="n_ctx",
+                hint="a smaller n_ctx, batch or cache_type",
+            ) from error  # fmt: skip
         except BaseException:
             self.close()
             raise
@@ -191,7 +197,10 @@ class Session:
 
     def _check(self, ids: Sequence[int]) -> npt.NDArray[np.int32]:
         self._open()
-        numbers = [operator.index(number) for number in ids]
+        try:
+            numbers = [operator.index(number) for number in ids]
+        except TypeError as error:
+            raise UsageError(f"tokens are whole numbers: {error}", code="usage", field="ids") from error
         if not numbers:
             raise UsageError("there are no tokens", code="usage", field="ids")
         for number in (min(numbers), max(numbers)):

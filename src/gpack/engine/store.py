@@ -54,9 +54,9 @@ class Kernels:
             UsageError: `engine.cpu`: there is no such variant, or this CPU cannot run it.
             UnsupportedError: `engine.numba`: llvmlite is not installed.
         """
+        self._llvm = _llvm()
         self.variant = variant if isinstance(variant, Variant) else choose(variant)
         self.compiled: list[str] = []
-        self._llvm = _llvm()
         self._machine = self._target_machine()
         self._engine = self._llvm.create_mcjit_compiler(self._llvm.parse_assembly(""), self._machine)
         self._addresses: dict[str, int] = {}

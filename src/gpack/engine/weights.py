@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..errors import FormatError
 from ..generated.constants import GgmlType
 from ..tensor import Tensor
 from .buffers import aligned
+from .kernels import BLOCK_TYPES, PLAIN_TYPES
 from .matmul import Experts, Matrix
 
 if TYPE_CHECKING:
@@ -89,6 +91,18 @@ class Weights:
             made = self._kept[name] = Experts.of(self._tensor(name, (n_in, n_out, n_expert)))
         return made
 
+    def halves(self, name: str, n_in: int, n_out: int, n_expert: int) -> tuple[Experts, Experts]:
+        """A tensor of n_expert matrices of 2 n_out rows: the first n_out of each, and the others.
+
+        Raises:
+            FormatError: As `matrix`.
+        """
+        whole = self.experts(name, n_in, 2 * n_out, n_expert)
+        return (
+            replace(whole, n_out=n_out),
+            replace(whole, n_out=n_out, addresses=whole.addresses + n_out * whole.row_bytes),
+        )
+
     def dims(self, name: str) -> tuple[int, ...]:
         """The extents of a tensor.
 
@@ -115,6 +129,9 @@ class Weights:
             stored = stored[:-1]
         if stored != dims:
             raise self._shape(name, stored, dims)
+        if tensor.type_name not in (*PLAIN_TYPES, *BLOCK_TYPES):
+            first: Any = tensor[:1]
+            first.dequantize()  # shows whether it can be
         self.used.add(name)
         return tensor
 

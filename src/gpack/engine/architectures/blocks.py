@@ -215,13 +215,17 @@ class Layer:
         h, w = self.model.h, self.model.w
         scores = self.linear(g, n, "ffn_gate_inp", h.n_expert)
         routing = g.route(scores, h.n_used, h.expert_scale)
-        if self.model.pager is None:
-            gate = w.experts(self.name("ffn_gate_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
-            up = w.experts(self.name("ffn_up_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
-            down = w.experts(self.name("ffn_down_exps.weight"), h.n_ff, h.n_embd, h.n_expert)
-        else:
+        if self.model.pager is not None:
             gate, up, down = self.model.pager.layer(self.number, h.n_embd, h.n_ff, h.n_expert)
             g.host(self.model.pager.bring(self.number, routing.chosen, g.work.state))
+        else:
+            fused = self.name("ffn_gate_up_exps.weight")
+            if fused in w:
+                gate, up = w.halves(fused, h.n_embd, h.n_ff, h.n_expert)
+            else:
+                gate = w.experts(self.name("ffn_gate_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
+                up = w.experts(self.name("ffn_up_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
+            down = w.experts(self.name("ffn_down_exps.weight"), h.n_ff, h.n_embd, h.n_expert)
         product = g.silu_gate(g.expert_matmul(n, gate, routing), g.expert_matmul(n, up, routing))
         return g.mix(g.expert_matmul(product, down, routing), routing)
 

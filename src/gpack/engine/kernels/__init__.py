@@ -22,7 +22,7 @@ MODULES: dict[str, str] = {
     **{f"dot_{name}": "dot" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
     **{f"codes_{name}": "panels" for name in BLOCK_TYPES},
     **{f"floats_{name}": "panels" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
-    **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "signed")},
+    **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "bytes", "signed")},
     **dict.fromkeys(("matmul", "moe_matmul", "embed"), "drive"),
     **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
     **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),

@@ -15,36 +15,41 @@ from .memory import as_bits, as_float
 
 HALF_POINTER = ir.HalfType().as_pointer()
 
-_LOG2_E = np.float32(1.44269504)
+LOG2_E = np.float32(1.44269504)
 # ln 2 in two parts: n times the first is exact for the n that occur.
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+LOWEST, HIGHEST = np.float32(-87.0), np.float32(88.0)
 # Added to a small number, it leaves the nearest integer in the last bits.
-_MAGIC = np.float32(12582912.0)
-_MAGIC_BITS = np.int32(0x4B400000)
-# exp(r) = 1 + r + r² P(r) for |r| <= ln(2) / 2: coefficients of the Cephes library's expf.
-_P5, _P4, _P3 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-_P2, _P1, _P0 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+MAGIC = np.float32(12582912.0)
+MAGIC_BITS = np.int32(0x4B400000)
+# exp(r) = 1 + r + r² P(r) for |r| <= ln(2) / 2: coefficients of the Cephes library's expf, highest power first.
+EXP_SERIES = tuple(
+    np.float32(value)
+    for value in (
+        1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1,
+    )
+)  # fmt: skip
+_P5, _P4, _P3, _P2, _P1, _P0 = EXP_SERIES
 _ONE = np.float32(1)
 
 
 @njit(error_model="numpy", fastmath=False)  # the order of operations matters
 def exp32(x: Any) -> Any:
     """E to the x as float32, within two units of the last place; x is cut to -87..88, NaN stays NaN."""
-    x = max(x, _LOWEST)
-    x = min(x, _HIGHEST)
-    shifted = x * _LOG2_E + _MAGIC
-    whole = shifted - _MAGIC
-    r = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
+    x = max(x, LOWEST)
+    x = min(x, HIGHEST)
+    shifted = x * LOG2_E + MAGIC
+    whole = shifted - MAGIC
+    r = (x - whole * LN2_HIGH) - whole * LN2_LOW
     series = ((((_P5 * r + _P4) * r + _P3) * r + _P2) * r + _P1) * r + _P0
-    power = as_float(np.int32(np.int32(as_bits(shifted) - _MAGIC_BITS + np.int32(127)) << np.int32(23)))
+    power = as_float(np.int32(np.int32(as_bits(shifted) - MAGIC_BITS + np.int32(127)) << np.int32(23)))
     return (series * r * r + r + _ONE) * power
 
 
 @njit(error_model="numpy", fastmath=False)
 def round32(x: Any) -> Any:
     """The nearest integer as int32, ties to even; of numbers below 2**22."""
-    return np.int32(as_bits(x + _MAGIC) - _MAGIC_BITS)
+    return np.int32(as_bits(x + MAGIC) - MAGIC_BITS)
 
 
 @intrinsic

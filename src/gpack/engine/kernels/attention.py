@@ -15,8 +15,23 @@ from numba import njit
 
 from ..cpu import Variant
 from .arithmetic import exp32, half_at
-from .memory import as_float, atomic_add, atomic_store, floats, longs, signed_bytes
-from .tiles import LANES, tile_product, vectors_of
+from .memory import as_float, atomic_add, atomic_store, floats, longs
+from .tiles import tile_product, vectors_of
+from .vectors import (
+    LANES,
+    add16,
+    exp16,
+    load16,
+    load_codes16,
+    load_halves16,
+    max16,
+    most16,
+    mul16,
+    splat16,
+    store16,
+    sub16,
+    sum16,
+)
 
 FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
 ROWS = 4  # rows of a small product
@@ -57,7 +72,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         tile_product(variant, ROWS, many, half=True),
         tile_product(variant, ROWS, 1, half=True),
     )
-    half = half_at(variant)
+    half, halves = half_at(variant), load_halves16(variant)
     is_f32, is_f16 = kind == "F32", kind == "F16"
     size = 4 if is_f32 else 2
     block, rows_at_once, lanes = BLOCK, ROWS, LANES
@@ -83,53 +98,51 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     @njit(error_model="numpy", fastmath=FAST)
     def unpack_keys(tile: Any, to: Any, padded: Any) -> None:
         """A tile of 16 keys as float32 [padded, 16]."""
-        target = floats(to)
         if is_f16:
-            for i in range(padded * lanes):
-                target[i] = half(tile + 2 * i)
+            for i in range(0, padded * lanes, lanes):
+                store16(to + i * 4, halves(tile + i * 2))
         else:
-            codes = signed_bytes(tile)
             for part in range(padded // 32):
-                scales = tile + padded * lanes + part * lanes * 2
-                for d in range(part * 32, part * 32 + 32):
-                    for lane in range(lanes):
-                        target[d * lanes + lane] = np.float32(codes[d * lanes + lane]) * half(scales + 2 * lane)
+                scales = halves(tile + padded * lanes + part * lanes * 2)
+                for i in range(part * 32 * lanes, (part + 1) * 32 * lanes, lanes):
+                    store16(to + i * 4, mul16(load_codes16(tile + i), scales))
 
     @njit(error_model="numpy", fastmath=FAST)
     def unpack_value(row: Any, to: Any, padded: Any) -> None:
         """A value row as float32."""
-        target = floats(to)
         if is_f16:
-            for i in range(padded):
-                target[i] = half(row + 2 * i)
+            for i in range(0, padded, lanes):
+                store16(to + i * 4, halves(row + i * 2))
         else:
-            codes = signed_bytes(row)
             for part in range(padded // 32):
-                scale = half(row + padded + 2 * part)
-                for i in range(part * 32, part * 32 + 32):
-                    target[i] = np.float32(codes[i]) * scale
+                scale = splat16(half(row + padded + 2 * part))
+                store16(to + part * 128, mul16(load_codes16(row + part * 32), scale))
+                store16(to + part * 128 + 64, mul16(load_codes16(row + part * 32 + 16), scale))
 
     @njit(error_model="numpy", fastmath=FAST)
-    def soften(scores: Any, first: Any, last: Any, n: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
-        """One row's scores to weights; what was summed before is scaled to the new largest score."""
-        row, total = floats(scores), floats(sums)
-        largest = floats(most)[0]
-        for i in range(first, last):
-            largest = max(largest, row[i])
+    def soften(scores: Any, first: Any, last: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
+        """One row's scores to weights, 0 outside of first..last; earlier sums are scaled to the new maximum."""
+        row = floats(scores)
         for i in range(first):
-            row[i] = np.float32(0)
-        weights = np.float32(0)
-        for i in range(first, last):
-            value = exp32(row[i] - largest)
-            row[i] = value
-            weights += value
-        for i in range(last, n):
-            row[i] = np.float32(0)
+            row[i] = _LOWEST
+        for i in range(last, block):
+            row[i] = _LOWEST
+        a, b, c, d = load16(scores), load16(scores + 64), load16(scores + 128), load16(scores + 192)
         before = floats(most)[0]
+        largest = most16(max16(max16(a, b), max16(c, d)))
+        largest = max(before, largest)
+        shift = splat16(largest)
+        a, b, c, d = exp16(sub16(a, shift)), exp16(sub16(b, shift)), exp16(sub16(c, shift)), exp16(sub16(d, shift))
+        store16(scores, a)
+        store16(scores + 64, b)
+        store16(scores + 128, c)
+        store16(scores + 192, d)
+        weights = sum16(add16(add16(a, b), add16(c, d)))
         if largest > before:
             factor = exp32(before - largest)
-            for i in range(padded):
-                total[i] *= factor
+            factors = splat16(factor)
+            for at in range(sums, sums + padded * 4, 64):
+                store16(at, mul16(load16(at), factors))
             floats(weight)[0] = floats(weight)[0] * factor + weights
             floats(most)[0] = largest
         else:
@@ -200,9 +213,11 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
                     last = min(n, at + 1 - start)
                     if row + i >= n_rows or last <= first:
-                        first = last = 0
-                    soften(scores + i * block * 4, first, last, n, sums + (row + i) * row_bytes, padded,
-                           most + (row + i) * 4, weights + (row + i) * 4)  # fmt: skip
+                        for at in range(scores + i * block * 4, scores + (i + 1) * block * 4, 64):
+                            store16(at, splat16(np.float32(0)))
+                    else:
+                        soften(scores + i * block * 4, first, last, sums + (row + i) * row_bytes, padded,
+                               most + (row + i) * 4, weights + (row + i) * 4)  # fmt: skip
                 if direct:
                     multiply(scores, block * 4, rows, value_bytes, lanes * size, sums + row * row_bytes, row_bytes, n,
                              padded // lanes, 1, is_f16)  # fmt: skip

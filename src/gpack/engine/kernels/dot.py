@@ -9,10 +9,10 @@ from typing import Any
 from ..cpu import Variant
 from .blocks import FORMATS, Format
 from .emit import Written
-from .lanes import F32, Lanes, Rows, fetch_next_tile
+from .lanes import F32, Lanes, Rows, fetch_ahead
 from .plain import PLAIN, Plain, tail
 from .products import sum_of_products
-from .x8 import SIZE, VALUES, Group8
+from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
 
 
 def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
@@ -28,7 +28,7 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
-            fetch_next_tile(lanes, start, tile_bytes, place, form.size)
+            fetch_ahead(lanes, start, tile_bytes, place, form.size)
             x = builder.add(x8, builder.mul(place, lanes.number(form.elements // VALUES * SIZE)))
             return _block(form, lanes, rows, x, sums)
 
@@ -47,10 +47,12 @@ def _block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) 
     total, rest = sums
     for group in form.groups(lanes, rows):
         values = Group8(lanes, x, group.place * form.group, form.group)
-        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed)
+        is_byte = group.offset == BYTE_OFFSET  # taken away in integers: so large an offset would cost precision
+        start = values.offset() if is_byte else None
+        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
         scale = builder.fmul(group.scale, values.scale())
         total = lanes.multiply_add(builder.sitofp(products, lanes.floats), scale, total)
-        if group.offset:
+        if group.offset and not is_byte:
             minimum = builder.fmul(group.scale, lanes.fill(lanes.floats, -float(group.offset)))
             rest = lanes.multiply_add(minimum, values.sum(), rest)
         elif group.minimum is not None:
@@ -78,7 +80,7 @@ def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: A
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), row_bytes)
-            fetch_next_tile(lanes, start, tile_bytes, place, 16)
+            fetch_ahead(lanes, start, tile_bytes, place, 16)
             return add(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows), sums)
 
         zeros = [lanes.fill(lanes.floats, 0.0)] * 4

@@ -12,6 +12,7 @@ from ..cpu import Variant
 from .arithmetic import exp32, root32, sigmoid32
 from .attention import FAST
 from .memory import as_float, floats, longs
+from .vectors import fma16, load16, mul16, sigmoid16, splat16, store16
 
 _ONE, _TWO = np.float32(1), np.float32(2)
 _GELU_SLOPE, _GELU_CUBE = np.float32(1.5957691216057308), np.float32(0.044715)  # 2 √(2/π)
@@ -50,18 +51,25 @@ def _columns(width: Any, piece: Any, n_pieces: Any) -> Any:
 
 @njit(error_model="numpy", fastmath=FAST)
 def _silu_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
+    for at in range(first * 4, last // 16 * 64, 64):
+        x = load16(gate + at)
+        store16(out + at, mul16(mul16(x, sigmoid16(x)), load16(up + at)))
     g, u, o = floats(gate), floats(up), floats(out)
-    for i in range(first, last):
+    for i in range(max(first, last // 16 * 16), last):
         o[i] = g[i] * sigmoid32(g[i]) * u[i]
 
 
 @njit(error_model="numpy", fastmath=FAST)
 def _gelu_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
+    # 0.5 x (1 + tanh(y)) = x σ(2 y)
+    slope, cube = splat16(_GELU_SLOPE), splat16(_GELU_SLOPE * _GELU_CUBE)
+    for at in range(first * 4, last // 16 * 64, 64):
+        x = load16(gate + at)
+        y = mul16(x, fma16(cube, mul16(x, x), slope))
+        store16(out + at, mul16(mul16(x, sigmoid16(y)), load16(up + at)))
     g, u, o = floats(gate), floats(up), floats(out)
-    for i in range(first, last):
-        x = g[i]
-        # 0.5 x (1 + tanh(y)) = x σ(2 y)
-        o[i] = x * sigmoid32(_GELU_SLOPE * x * (_ONE + _GELU_CUBE * x * x)) * u[i]
+    for i in range(max(first, last // 16 * 16), last):
+        o[i] = g[i] * sigmoid32(_GELU_SLOPE * g[i] * (_ONE + _GELU_CUBE * g[i] * g[i])) * u[i]
 
 
 def _gated(row: Any) -> Callable[..., None]:

@@ -21,7 +21,7 @@ from ..cpu import Variant
 from .arithmetic import half_at, put_half, root32, round32
 from .attention import FAST
 from .memory import as_float, floats, longs, signed_bytes
-from .tiles import LANES
+from .vectors import LANES
 
 # Arguments.
 (
@@ -68,12 +68,12 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     def scale_of(head: Any, begin: Any, end: Any, place: Any) -> Any:
         """The factor for the codes of a block; its scale is put into its place."""
         x = floats(head)
-        most = np.float32(0)
+        most = mark = np.float32(0)
         for i in range(begin, end):
             most = max(most, abs(x[i]))
-        scale = most / np.float32(127)
+            mark += x[i] * np.float32(0)  # what is not finite must show: a code cannot say so
+        scale = most / np.float32(127) + mark
         put(place, scale)
-        # What is not finite must show: a code cannot.
         return np.float32(1) / scale if half(place) > np.float32(0) else np.float32(0)
 
     @njit(error_model="numpy", fastmath=FAST)

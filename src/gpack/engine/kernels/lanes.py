@@ -16,6 +16,7 @@ from ..cpu import Variant
 
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, HALF = ir.FloatType(), ir.HalfType()
+_AHEAD = 2  # tiles; one is too late where rows are short
 _ROWS = {"vnni": 16, "avx2": 8, "portable": 8}
 
 
@@ -198,12 +199,24 @@ class Lanes:
         builder = self.builder
         codes = builder.bitcast(codes, self.bytes)
         if self.variant.name == "portable":
-            found = self._choose(table, codes, 3)
+            found = builder.call(self._chooser(tuple(table)), [codes])
         else:
             entries = ir.Constant(self.bytes, [_constant(I8, value) for value in table] * (self.count // 4))
             name = "llvm.x86.avx512.pshuf.b.512" if self.count == 16 else "llvm.x86.avx2.pshuf.b"
             found = self.call(name, self.bytes, entries, codes)
         return builder.bitcast(found, self.dwords)
+
+    def _chooser(self, table: tuple[int, ...]) -> Any:
+        """A function of its own that finds entries of a table, since its code is long."""
+        name = f"look_up_{'_'.join(str(value & 0xFF) for value in table)}"
+        module = self.builder.module
+        if name not in module.globals:
+            function = ir.Function(module, ir.FunctionType(self.bytes, [self.bytes]), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            inside = Lanes(ir.IRBuilder(function.append_basic_block()), self.variant)
+            inside.builder.ret(inside._choose(table, function.args[0], 3))
+        return module.globals[name]
 
     def _choose(self, table: Sequence[int], codes: Any, bit: int) -> Any:
         if len(table) == 1:
@@ -290,13 +303,17 @@ class Rows:
         return self.lanes.shuffle(x, y, order)
 
 
-def fetch_next_tile(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int) -> None:
-    """Asks for the part of the next tile that lies where this one's rows have their next blocks, counted in bytes.
+def fetch_ahead(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int) -> None:
+    """Asks for the part of a tile to come that lies where this one's rows have a block.
 
     A tile is one piece of memory, but its rows are too many streams for the processor to foresee.
+
+    Args:
+        size: Bytes of a block.
     """
     builder = lanes.builder
     length = size * lanes.count
-    start = builder.add(builder.add(tile, tile_bytes), builder.mul(block, lanes.number(length)))
+    ahead = builder.add(tile, builder.mul(tile_bytes, lanes.number(_AHEAD)))
+    start = builder.add(ahead, builder.mul(block, lanes.number(length)))
     for offset in range(0, length, 64):
         lanes.prefetch(lanes.at(start, offset))

@@ -49,7 +49,9 @@ def _emitted(variant: Variant, tokens: int, body: _Body) -> Any:
     return product
 
 
-def _codes_body(group: int, top: int, *, signed: bool) -> _Body:
+def _codes_body(group: int, top: int, *, signed: bool, is_byte: bool) -> _Body:
+    """`signed`: codes are; `is_byte`: they have an offset of 128. Neither needs minima."""
+
     def body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any], results: Any) -> None:
         """`length` counts 32 weights."""
         builder = lanes.builder
@@ -63,7 +65,7 @@ def _codes_body(group: int, top: int, *, signed: bool) -> _Body:
             for part in range(VALUES // group):
                 start = lanes.at(here, part * size)
                 values = [Group8(lanes, builder.add(row, x_place), part * group, group) for row in rows]
-                state = [Sum(lanes) for _ in rows]
+                state = [Sum(lanes, value.offset() if is_byte else None) for value in values]
                 for place in range(group // 4):
                     weights = lanes.load(lanes.at(start, (2 + place) * vector), lanes.dwords)
                     for token, value in enumerate(values):
@@ -73,7 +75,7 @@ def _codes_body(group: int, top: int, *, signed: bool) -> _Body:
                 for token, value in enumerate(values):
                     total = builder.sitofp(state[token].finish(), lanes.floats)
                     made[token] = lanes.multiply_add(total, builder.fmul(scale, value.scale()), made[token])
-                    if not signed:
+                    if not signed and not is_byte:
                         made[token] = lanes.multiply_add(minimum, value.sum(), made[token])
             return made
 
@@ -140,13 +142,15 @@ def _kernel(variant: Variant, tokens: int, body: _Body) -> Callable[..., None]:
     return multiply
 
 
-def _codes(group: int, top: int, *, signed: bool = False) -> Callable[[Variant], Callable[..., None]]:
-    return lambda variant: _kernel(variant, tokens_of(variant), _codes_body(group, top, signed=signed))
+def _codes(group: int, top: int, **kind: bool) -> Callable[[Variant], Callable[..., None]]:
+    body = _codes_body(group, top, **{"signed": False, "is_byte": False, **kind})
+    return lambda variant: _kernel(variant, tokens_of(variant), body)
 
 
 BUILDERS = {
     "multiply_floats": lambda variant: _kernel(variant, _FLOAT_TOKENS, _floats_body),
     "multiply_32": _codes(32, 31),
     "multiply_16": _codes(16, 63),
+    "multiply_bytes": _codes(32, 255, is_byte=True),
     "multiply_signed": _codes(32, 255, signed=True),
 }

@@ -13,7 +13,7 @@ from typing import Any
 from ..cpu import Variant
 from .blocks import FORMATS, Format, Group
 from .emit import Written
-from .lanes import Lanes, Rows, fetch_next_tile
+from .lanes import Lanes, Rows, fetch_ahead
 from .plain import PLAIN, Plain, tail
 
 _Write = Callable[[Lanes, Group, Any], None]
@@ -41,7 +41,7 @@ def _pack(form: Format, write: _Write, width: int, lanes: Lanes, args: Sequence[
 
         def block(place: Any, _sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
-            fetch_next_tile(lanes, start, tile_bytes, place, form.size)
+            fetch_ahead(lanes, start, tile_bytes, place, form.size)
             target = builder.add(panel, builder.mul(place, lanes.number(width)))
             for group in form.groups(lanes, rows):
                 write(lanes, group, target)
@@ -98,7 +98,7 @@ def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behi
 
         def block(place: Any, _sums: Sequence[Any]) -> list[Any]:
             rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), row_bytes)
-            fetch_next_tile(lanes, start, tile_bytes, place, 16)
+            fetch_ahead(lanes, start, tile_bytes, place, 16)
             return write(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows))
 
         lanes.loop(builder.sdiv(n_in, lanes.number(form.elements)), [], block)

@@ -27,10 +27,14 @@ def tokens_of(variant: Variant) -> int:
 class Sum:
     """Sums being made, one in each lane: int32 totals, and with AVX2 sums of pairs that 16 bits still hold."""
 
-    def __init__(self, lanes: Lanes, chains: int = 1) -> None:
-        """`chains`: sums that are made by turns, since one instruction's result is not ready for the next."""
+    def __init__(self, lanes: Lanes, start: Any = None, *, chains: int = 1) -> None:
+        """Begins with nothing, or with `start`.
+
+        Args:
+            chains: Sums that are made by turns, since one instruction's result is not ready for the next.
+        """
         self.lanes, self.chains = lanes, chains
-        self.totals: list[Any] = []
+        self.totals: list[Any] = [] if start is None else [start]
         self.pairs: Any = None
         self.room = 0
 
@@ -80,9 +84,11 @@ class Sum:
         self.pairs, self.room = None, 0
 
 
-def sum_of_products(lanes: Lanes, weights: Sequence[Any], values: Values, top: int, *, signed: bool) -> Any:
+def sum_of_products(
+    lanes: Lanes, weights: Sequence[Any], values: Values, top: int, *, signed: bool, start: Any = None
+) -> Any:
     """The sums of all products of a group, int32, exact."""
-    made = Sum(lanes, chains=2)
+    made = Sum(lanes, start, chains=2)
     for number, codes in enumerate(weights):
         made.add(codes, values.codes(number), top, signed=signed)
     return made.finish()

@@ -10,10 +10,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..cpu import Variant
-from .arithmetic import has_half, widen_half
 from .memory import INT64
+from .vectors import LANES, halves_at
 
-LANES = 16  # floats in a vector; LLVM splits it where registers are narrower
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
 _CONTRACT = ("contract", "reassoc", "nsz")
@@ -38,10 +37,7 @@ def load_vector(builder: Any, address: Any, variant: Variant, *, half: bool) -> 
     """Sixteen floats; `half`: that lie there as 16-bit floats."""
     if not half:
         return builder.load(_at(builder, address, _VECTOR), align=4)
-    if has_half(variant):
-        loaded = builder.load(_at(builder, address, ir.VectorType(ir.HalfType(), LANES)), align=2)
-        return builder.fpext(loaded, _VECTOR)
-    return widen_half(builder, builder.load(_at(builder, address, ir.VectorType(ir.IntType(16), LANES)), align=2))
+    return halves_at(builder, address, variant)
 
 
 def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> Any:
@@ -51,14 +47,20 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
     where `half`), the bytes between its rows and between its vectors; of C (float32), the bytes between its rows (its
     vectors follow each other); n; and whether C is added to.
     """
+    at_once = 2 if variant.name == "portable" else rows  # of those whose sums are in registers
 
     @intrinsic
     def product(
         _typing: Any, a: Any, a_row: Any, b: Any, b_row: Any, b_vector: Any, c: Any, c_row: Any, n: Any, add: Any
     ) -> Any:
         def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            for first in range(0, rows, at_once):
+                _emit_rows(builder, arguments, range(first, min(first + at_once, rows)))
+            return _context.get_dummy_value()
+
+        def _emit_rows(builder: Any, arguments: Any, rows: range) -> None:
             a, a_row, b, b_row, b_vector, c, c_row, n, add = arguments
-            places = [(row, vector) for row in range(rows) for vector in range(vectors)]
+            places = [(row, vector) for row in rows for vector in range(vectors)]
             sums = {place: cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES)) for place in places}
 
             def offset(base: Any, step: Any, count: int) -> Any:
@@ -80,7 +82,7 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
                     load_vector(builder, offset(b_at, b_vector, vector), variant, half=half)
                     for vector in range(vectors)
                 ]
-                for row in range(rows):
+                for row in rows:
                     left = _splat(builder, builder.load(_at(builder, offset(a_at, a_row, row), _F32), align=4))
                     for vector in range(vectors):
                         sum_ = sums[row, vector]
@@ -88,7 +90,6 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
                         builder.store(builder.fadd(builder.load(sum_), product, flags=_CONTRACT), sum_)
             for place, sum_ in sums.items():
                 builder.store(builder.load(sum_), target(*place), align=4)
-            return _context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), emit
 

@@ -10,8 +10,10 @@ from llvmlite import ir
 from .emit import Written
 from .lanes import F32, I8, I32, Lanes
 
-# A group as it lies in memory: float32 scale; float32 sums of the values as rounded, of all 32 and of each 16; 32 int8.
-SCALE, SUM, HALF_SUMS, CODES, SIZE, VALUES = 0, 4, 8, 16, 48, 32
+# A group as it lies in memory, in a cache line: float32 scale; float32 sums of the values as rounded, of all 32 and of
+# each 16; int32 sum of the codes times -128; 32 codes, int8.
+SCALE, SUM, HALF_SUMS, OFFSET, CODES, SIZE, VALUES = 0, 4, 8, 16, 32, 64, 32
+BYTE_OFFSET = 128
 _TOP = 127.0
 # Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
 _ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
@@ -36,6 +38,10 @@ class Group8:
         """The sum of the group's values, in all lanes."""
         place = SUM if self._count == VALUES else HALF_SUMS + 4 * (self._inside // self._count)
         return self.lanes.broadcast(self.lanes.at(self.row, self._start + place), F32)
+
+    def offset(self) -> Any:
+        """What offsets of 128 in the codes of 32 weights take from the sum of products, in all lanes."""
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + OFFSET), I32)
 
     def codes(self, number: int) -> Any:
         """Four codes, in all lanes."""
@@ -83,6 +89,7 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     sums = [lanes.call("llvm.vector.reduce.add.v16i32", I32, half) for half in halves]
     for offset, total in ((SUM, builder.add(*sums)), (HALF_SUMS, sums[0]), (HALF_SUMS + 4, sums[1])):
         lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
+    lanes.store(lanes.at(target, OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)
     lanes.store(lanes.at(target, CODES), builder.trunc(codes, ir.VectorType(I8, VALUES)))
 
 
