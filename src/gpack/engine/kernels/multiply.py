@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
+from llvmlite import ir
 
 from ..cpu import Variant
-from .lanes import F32, I64, Lanes, rows_of
-from .memory import floats, ints, longs
+from .emit import Written
+from .lanes import F32, I32, I64, Lanes
 from .panels import group_bytes
 from .products import Sum, tokens_of
 from .x8 import SIZE, VALUES, Group8
@@ -20,39 +20,15 @@ PANEL, LENGTH, X, X_ROW, X_LIST, COUNT, OUT, OUT_ROW, OUT_LIST, COLUMNS, BIAS, A
 MULTIPLY_WORDS = 14
 
 
-def scratch_bytes(variant: Variant) -> int:
-    """What a multiplication needs in SCRATCH: addresses of tokens, and their results for a panel."""
-    return _most(variant) * 8 + _most(variant) * rows_of(variant) * 4
-
-
-def _most(variant: Variant) -> int:
-    return max(tokens_of(variant), _FLOAT_TOKENS)
-
-
 _FLOAT_TOKENS = 8
-_Body = Callable[[Lanes, Any, Any, Sequence[Any], Any], None]
-
-
-def _emitted(variant: Variant, tokens: int, body: _Body) -> Any:
-    """Compiled code's function of: a panel, its length, addresses of tokens, and where to put the results."""
-
-    @intrinsic
-    def product(_typing: Any, panel: Any, length: Any, rows: Any, results: Any) -> Any:
-        def emit(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
-            lanes = Lanes(builder, variant)
-            addresses = [lanes.load(lanes.at(given[2], 8 * token), I64, 8) for token in range(tokens)]
-            body(lanes, given[0], given[1], addresses, given[3])
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, types.int64), emit
-
-    return product
+# From a panel, its length and the addresses of some tokens to their sums.
+_Body = Callable[[Lanes, Any, Any, Sequence[Any]], list[Any]]
 
 
 def _codes_body(group: int, top: int, *, signed: bool, is_byte: bool) -> _Body:
     """`signed`: codes are; `is_byte`: they have an offset of 128. Neither needs minima."""
 
-    def body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any], results: Any) -> None:
+    def body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any]) -> list[Any]:
         """`length` counts 32 weights."""
         builder = lanes.builder
         vector = 4 * lanes.count
@@ -79,14 +55,12 @@ def _codes_body(group: int, top: int, *, signed: bool, is_byte: bool) -> _Body:
                         made[token] = lanes.multiply_add(minimum, value.sum(), made[token])
             return made
 
-        sums = lanes.loop(length, [lanes.fill(lanes.floats, 0.0)] * len(rows), step)
-        for token, total in enumerate(sums):
-            lanes.store(lanes.at(results, token * vector), total)
+        return lanes.loop(length, [lanes.fill(lanes.floats, 0.0)] * len(rows), step)
 
     return body
 
 
-def _floats_body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any], results: Any) -> None:
+def _floats_body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any]) -> list[Any]:
     """`length` counts weights."""
     builder = lanes.builder
     vector = 4 * lanes.count
@@ -99,50 +73,99 @@ def _floats_body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any], res
             for row, total in zip(rows, sums, strict=True)
         ]
 
-    sums = lanes.loop(length, [lanes.fill(lanes.floats, 0.0)] * len(rows), step)
-    for token, total in enumerate(sums):
-        lanes.store(lanes.at(results, token * vector), total)
+    return lanes.loop(length, [lanes.fill(lanes.floats, 0.0)] * len(rows), step)
 
 
-def _kernel(variant: Variant, tokens: int, body: _Body) -> Callable[..., None]:
-    product = _emitted(variant, tokens, body)
-    lanes = rows_of(variant)
+def _multiply(tokens: int, body: _Body, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
+    """Arguments: see above. `first` to `behind`: the tiles; PANEL is that of the first."""
+    builder = lanes.builder
+    count, vector = args[COUNT], 4 * lanes.count
+    last = builder.sub(count, lanes.number(1))
+    blocks = builder.sdiv(builder.add(count, lanes.number(tokens - 1)), lanes.number(tokens))
 
-    def multiply(args: Any, first: int, behind: int) -> None:
-        """Arguments: see above. `first` to `behind`: the tiles; PANEL is that of the first."""
-        x_list, out_list = ints(args[X_LIST]), ints(args[OUT_LIST])
-        addresses = longs(args[SCRATCH])
-        results = args[SCRATCH] + 8 * tokens
-        made = floats(results)
-        bias = floats(args[BIAS])
-        count = args[COUNT]
-        for start in range(0, count, tokens):
-            for token in range(tokens):
-                row = min(start + token, count - 1)
-                if args[X_LIST] != 0:
-                    row = x_list[row]
-                addresses[token] = args[X] + row * args[X_ROW]
-            for tile in range(first, behind):
-                product(args[PANEL] + (tile - first) * args[PANEL_BYTES], args[LENGTH], args[SCRATCH], results)
-                column = tile * lanes
-                valid = min(lanes, args[COLUMNS] - column)
-                for token in range(min(tokens, count - start)):
-                    row = start + token
-                    if args[OUT_LIST] != 0:
-                        row = out_list[row]
-                    out = floats(args[OUT] + row * args[OUT_ROW] + 4 * column)
-                    for lane in range(valid):
-                        value = made[token * lanes + lane]
-                        if args[BIAS] != 0:
-                            value += bias[column + lane]
-                        if args[ADD] != 0:
-                            value += out[lane]
-                        out[lane] = value
+    def some_tokens(block: Any, _carried: Sequence[Any]) -> list[Any]:
+        start = builder.mul(block, lanes.number(tokens))
+        # Behind the last token it is worked out again, and not stored.
+        places = [builder.add(start, lanes.number(token)) for token in range(tokens)]
+        able = [builder.select(builder.icmp_signed("<", place, last), place, last) for place in places]
+        rows = [builder.mul(_listed(lanes, args, args[X_LIST], place), args[X_ROW]) for place in able]
+        addresses = [builder.add(args[X], row) for row in rows]
+        here = builder.sub(count, start)
+        many = lanes.number(tokens)
+        here = builder.select(builder.icmp_signed("<", here, many), here, many)
 
-    return multiply
+        def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
+            panel = builder.add(args[PANEL], builder.mul(number, args[PANEL_BYTES]))
+            for token, total in enumerate(body(lanes, panel, args[LENGTH], addresses)):
+                lanes.store(lanes.at(args[SCRATCH], token * vector), total)
+            column = builder.mul(builder.add(number, first), lanes.number(lanes.count))
+
+            def one_token(token: Any, _carried: Sequence[Any]) -> list[Any]:
+                row = builder.mul(_listed(lanes, args, args[OUT_LIST], builder.add(start, token)), args[OUT_ROW])
+                made = builder.add(args[SCRATCH], builder.mul(token, lanes.number(vector)))
+                _put(lanes, args, builder.add(args[OUT], row), column, made)
+                return []
+
+            lanes.loop(here, [], one_token)
+            return []
+
+        lanes.loop(builder.sub(behind, first), [], tile)
+        return []
+
+    lanes.loop(blocks, [], some_tokens)
 
 
-def _codes(group: int, top: int, **kind: bool) -> Callable[[Variant], Callable[..., None]]:
+def _listed(lanes: Lanes, args: Sequence[Any], numbers: Any, place: Any) -> Any:
+    """The number at a place of a list of int32; without a list the place itself."""
+    builder = lanes.builder
+    is_none = builder.icmp_signed("==", numbers, lanes.number(0))
+    address = builder.add(numbers, builder.mul(place, lanes.number(4)))
+    number = lanes.load(builder.select(is_none, args[SCRATCH], address), I32, 4)
+    return builder.select(is_none, place, builder.sext(number, I64))
+
+
+def _put(lanes: Lanes, args: Sequence[Any], row: Any, column: Any, made: Any) -> None:
+    """Stores a token's results of a tile, those of rows that there are, with the bias and what was there before.
+
+    Args:
+        made: Where the results are.
+    """
+    builder = lanes.builder
+    start = builder.add(row, builder.mul(column, lanes.number(4)))
+    bias = builder.add(args[BIAS], builder.mul(column, lanes.number(4)))
+    left = builder.sub(args[COLUMNS], column)
+    with builder.if_else(builder.icmp_signed(">=", left, lanes.number(lanes.count))) as (whole, part):
+        with whole:
+            lanes.store(start, _finished(lanes, args, start, bias, lanes.load(made, lanes.floats, 4)), 4)
+        with part:
+
+            def one(lane: Any, _carried: Sequence[Any]) -> list[Any]:
+                offset = builder.mul(lane, lanes.number(4))
+                value = lanes.load(builder.add(made, offset), F32, 4)
+                here = builder.add(start, offset)
+                lanes.store(here, _finished(lanes, args, here, builder.add(bias, offset), value), 4)
+                return []
+
+            lanes.loop(left, [], one)
+
+
+def _finished(lanes: Lanes, args: Sequence[Any], out: Any, bias: Any, value: Any) -> Any:
+    """A value, or a vector of them, and what is added to it."""
+    builder = lanes.builder
+    zeros = ir.Constant(value.type, None)
+    has_bias = builder.icmp_signed("!=", args[BIAS], lanes.number(0))
+    shift = lanes.load(builder.select(has_bias, bias, out), value.type, 4)
+    value = builder.fadd(value, builder.select(has_bias, shift, zeros))
+    before = lanes.load(out, value.type, 4)
+    is_added = builder.icmp_signed("!=", args[ADD], lanes.number(0))
+    return builder.fadd(value, builder.select(is_added, before, zeros))
+
+
+def _kernel(variant: Variant, tokens: int, body: _Body) -> Written:
+    return Written(variant, MULTIPLY_WORDS, partial(_multiply, tokens, body))
+
+
+def _codes(group: int, top: int, **kind: bool) -> Callable[[Variant], Written]:
     body = _codes_body(group, top, **{"signed": False, "is_byte": False, **kind})
     return lambda variant: _kernel(variant, tokens_of(variant), body)
 
