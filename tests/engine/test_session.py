@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -184,8 +185,18 @@ def moe() -> TinyModel:
     return tiny("qwen3moe", n_layer=3, n_expert=8, n_used=2, n_embd=64, n_ff=32)
 
 
-def test_experts_however_they_come_give_the_same_bits(tmp_path: Path) -> None:
-    path, ids = moe().write(tmp_path / "m.gguf"), text(50)
+def fused_moe() -> TinyModel:
+    """The same with gates and ups in one tensor."""
+    model = moe()
+    for layer in range(3):
+        parts = [model.tensors.pop(f"blk.{layer}.ffn_{name}_exps.weight") for name in ("gate", "up")]
+        model.tensors[f"blk.{layer}.ffn_gate_up_exps.weight"] = np.concatenate(parts, axis=1)
+    return model
+
+
+@pytest.mark.parametrize("make", [moe, fused_moe])
+def test_experts_however_they_come_give_the_same_bits(make: Callable[[], TinyModel], tmp_path: Path) -> None:
+    path, ids = make().write(tmp_path / "m.gguf"), text(50)
     convert_gguf(path, tmp_path / "e.gpack")
     convert_gguf(path, tmp_path / "x.gpack", external_experts=True)
     gguf, embedded, external = (

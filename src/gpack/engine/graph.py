@@ -29,6 +29,9 @@ Vector = npt.NDArray[np.float32]
 # As kernels/attention.py has them; that file imports numba.
 _ROWS, _BLOCK, _BLOCK_ROWS, _PARTS_PER_THREAD = 4, 64, 96, 2
 _FINISHED_BYTES = 128
+# Kernels whose threads make the same groups of elements that they round afterwards.
+_PRODUCTS = ("matmul", "moe_matmul")
+_IN_GROUPS = ("rms_norm", "silu_gate", "gelu_gate")
 
 
 class Value:
@@ -85,13 +88,20 @@ class Routing:
 
 @dataclass
 class _Operation:
-    """A step to be: `emit(out, add)` adds it to the program."""
+    """A step to be: `emit(out, add)` adds it to the program.
+
+    Attributes:
+        can_add: The step can add to what is there.
+        add: It does.
+        product_of: What it multiplies, where it is a product with a matrix.
+    """
 
     emit: Callable[[Value | None, bool], None]
     reads: tuple[Value, ...]
     out: Value | None
     can_add: bool = False
     add: bool = False
+    product_of: Value | None = None
 
 
 @dataclass
@@ -138,12 +148,14 @@ class Graph:
 
     def matmul(self, x: Value, matrix: Matrix, bias: Vector | None = None) -> Value:
         """Matrix · x (+ bias)."""
-        return self._note(
+        made = self._note(
             lambda out, add: products.matmul(
                 self.program, self.work, matrix, x.memory(), out.memory(), bias=bias, add=add
             ),
             (x,), Value(matrix.n_out, x.per_token), can_add=True,
         )  # fmt: skip
+        self._operations[-1].product_of = x
+        return made
 
     def add(self, x: Value, y: Value) -> Value:
         """X + y; x is overwritten and cannot be read any more."""
@@ -252,12 +264,14 @@ class Graph:
 
     def expert_matmul(self, x: Value, experts: Experts, routing: Routing) -> Value:
         """The products with the chosen experts: a row for each of them."""
-        return self._note(
+        made = self._note(
             lambda out, _add: products.moe_matmul(
                 self.program, self.work, experts, routing.chosen, x.memory(), out.memory()
             ),
             (x,), Value(experts.n_out, routing.chosen.shape[1]),
         )  # fmt: skip
+        self._operations[-1].product_of = x
+        return made
 
     def mix(self, x: Value, routing: Routing) -> Value:
         """The sum of each token's rows, times the experts' weights."""
@@ -297,11 +311,30 @@ class Graph:
         for number, operation in enumerate(self._operations):
             if operation.out is not None and operation.out.buffer is None:
                 operation.out.buffer = self._take(operation.out)
+            first = len(self.program)
             operation.emit(operation.out, operation.add)
+            self._join(number, first)
             for value in (*operation.reads, *([operation.out] if operation.out else [])):
                 if value.last_use == number and value.buffer is not None and not value.fixed:
                     self._give_back(value)
         self._operations.clear()
+
+    def _join(self, number: int, first: int) -> None:
+        """Looks where threads need not wait for one another before the steps of an operation, the first being `first`.
+
+        Products of the same values are independent; values are rounded by the thread that made them.
+        """
+        names, operation = self.program.names, self._operations[number]
+        before = self._operations[number - 1] if number else None
+        if before is None or not first:
+            return
+        source = operation.product_of
+        if source is None or first == len(names):
+            return
+        if names[first] in _PRODUCTS and names[first - 1] in _PRODUCTS and before.product_of is source:
+            self.program.join(first - 1)
+        if names[first] == "quantize_x8" and names[first - 1] in _IN_GROUPS and before.out is source:
+            self.program.join(first - 1)
 
     def _note(
         self, emit: Callable[[Value, bool], None], reads: tuple[Value, ...], out: Value, *, can_add: bool = False

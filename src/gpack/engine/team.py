@@ -17,7 +17,7 @@ from .store import Kernels
 Words = npt.NDArray[np.int64]
 
 # As kernels/executor.py has them; that file imports numba.
-_STEP_WORDS = 3
+_STEP_WORDS = 4
 _ARRIVED, _GENERATION, _ABORT, _STOPPED_AT, _SYNC_WORDS = 0, 16, 32, 48, 64
 
 
@@ -30,7 +30,7 @@ class Program:
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
         self.names: list[str] = []  # of the steps, for messages and timing
-        self._steps: list[tuple[int, int, int]] = []
+        self._steps: list[tuple[int, int, int, int]] = []
         self._hosts: dict[int, Callable[[], None]] = {}
         self._kept: list[Any] = []
         self._table: Words | None = None
@@ -56,15 +56,26 @@ class Program:
             cell = self.keep(np.zeros(16, np.int64))
             count = words[len(arguments)] = cell.ctypes.data
         self.keep(words)
-        self._steps.append((self.kernels.address(kernel), words.ctypes.data, int(count)))
+        self._steps.append((self.kernels.address(kernel), words.ctypes.data, int(count), 0))
         self.names.append(kernel)
         self._table = None
         return words
 
+    def join(self, step: int) -> None:
+        """Lets a thread go on behind a step before the others have done their shares of it.
+
+        The next step must be a kernel's that reads nothing of what other threads write in this one, nor overwrites
+        what they read.
+        """
+        self._steps[step] = (*self._steps[step][:3], 1)
+        self._table = None
+
     def host(self, action: Callable[[], None]) -> None:
         """Adds a step of the host: the threads wait while `action` runs."""
+        if self._steps:
+            self._steps[-1] = (*self._steps[-1][:3], 0)
         self._hosts[len(self._steps)] = action
-        self._steps.append((0, 0, 0))
+        self._steps.append((0, 0, 0, 0))
         self.names.append("host")
         self._table = None
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from ..cpu import Variant
-from .arithmetic import exp32, half_at
+from .arithmetic import exp32, half_at, has_half
 from .memory import as_float, atomic_add, atomic_store, floats, longs
 from .tiles import tile_product, vectors_of
 from .vectors import (
@@ -73,7 +73,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         tile_product(variant, ROWS, 1, half=True),
     )
     half, halves = half_at(variant), load_halves16(variant)
-    is_f32, is_f16 = kind == "F32", kind == "F16"
+    is_f32, is_f16, is_native = kind == "F32", kind == "F16", has_half(variant)
     size = 4 if is_f32 else 2
     block, rows_at_once, lanes = BLOCK, ROWS, LANES
 
@@ -83,13 +83,13 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         """C[4, 16 n_vectors] (+)= A[4, n] B[n, 16 n_vectors]; B is of 16-bit floats where `halves`."""
         done = 0
         while done + many <= n_vectors:
-            if halves:
+            if is_f16 and is_native and halves:
                 product_half(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
             else:
                 product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
             done += many
         while done < n_vectors:
-            if halves:
+            if is_f16 and is_native and halves:
                 product_half_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
             else:
                 product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
@@ -186,28 +186,28 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             floats(weights)[row] = np.float32(0)
         tile_bytes = padded * tile_bytes_per + per_block * padded
         value_bytes = padded * value_bytes_per + per_block * padded // 16
-        direct = is_f32 or (is_f16 and n_rows == group)
+        # Few rows are multiplied with what the cache holds, many with what is unpacked once.
+        direct = is_f32 or (is_f16 and is_native and n_rows == group)
+        item = size if direct else 4
         k_head, v_head = args[K] + kv * args[K_HEAD], args[V] + kv * args[V_HEAD]
         for start in range(begin // block * block, end, block):
             n = min(block, end - start)
             n_tiles = (n + lanes - 1) // lanes
-            tiles, rows = k_head + start // lanes * tile_bytes, v_head + start * value_bytes
+            k_at, k_tile = k_head + start // lanes * tile_bytes, tile_bytes
+            v_at, v_row = v_head + start * value_bytes, value_bytes
             if not direct:
                 for tile in range(n_tiles):
-                    unpack_keys(tiles + tile * tile_bytes, keys + tile * lanes * row_bytes, padded)
+                    unpack_keys(k_at + tile * tile_bytes, keys + tile * lanes * row_bytes, padded)
                 for i in range(n):
-                    unpack_value(rows + i * value_bytes, values + i * row_bytes, padded)
+                    unpack_value(v_at + i * value_bytes, values + i * row_bytes, padded)
+                k_at, k_tile, v_at, v_row = keys, lanes * row_bytes, values, row_bytes
             for row in range(0, n_padded, rows_at_once):
                 newest = position + min(row + rows_at_once - 1, n_rows - 1) // group
                 oldest = position + row // group - window + 1 if window > 0 else 0
                 if start > newest or start + n <= oldest:
                     continue
-                if direct:
-                    multiply(queries + row * row_bytes, row_bytes, tiles, lanes * size, tile_bytes, scores, block * 4,
-                             padded, n_tiles, 0, is_f16)  # fmt: skip
-                else:
-                    multiply(queries + row * row_bytes, row_bytes, keys, lanes * 4, lanes * row_bytes, scores,
-                             block * 4, padded, n_tiles, 0, False)  # fmt: skip
+                multiply(queries + row * row_bytes, row_bytes, k_at, lanes * item, k_tile, scores, block * 4, padded,
+                         n_tiles, 0, direct)  # fmt: skip
                 for i in range(rows_at_once):
                     at = position + (row + i) // group
                     first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
@@ -218,12 +218,8 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     else:
                         soften(scores + i * block * 4, first, last, sums + (row + i) * row_bytes, padded,
                                most + (row + i) * 4, weights + (row + i) * 4)  # fmt: skip
-                if direct:
-                    multiply(scores, block * 4, rows, value_bytes, lanes * size, sums + row * row_bytes, row_bytes, n,
-                             padded // lanes, 1, is_f16)  # fmt: skip
-                else:
-                    multiply(scores, block * 4, values, row_bytes, lanes * 4, sums + row * row_bytes, row_bytes, n,
-                             padded // lanes, 1, False)  # fmt: skip
+                multiply(scores, block * 4, v_at, v_row, lanes * item, sums + row * row_bytes, row_bytes, n,
+                         padded // lanes, 1, direct)  # fmt: skip
 
     @njit(error_model="numpy", fastmath=FAST)
     def write(args: Any, scratch: Any, kv: Any, token: Any, n_rows: Any) -> None:
@@ -278,53 +274,38 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             for i in range(width):
                 out[i] *= inverse
 
-    @njit(error_model="numpy", fastmath=FAST)
-    def one_token(args: Any, scratch: Any, nth: Any) -> None:
+    def attention(args: Any, ith: int, nth: int) -> None:
+        """Arguments: see the names at the top."""
+        scratch = args[SCRATCH] + ith * args[SCRATCH_BYTES]
+        n_tokens, first = longs(args[STATE])[0], longs(args[STATE])[1]
         n_kv, group, window = args[N_KV], args[N_HEAD] // args[N_KV], args[WINDOW]
-        position = longs(args[STATE])[1]
-        begin = max(0, position - window + 1) if window > 0 else 0
-        n = position + 1 - begin
-        n_parts = max(1, min(n // PART_KEYS, PARTS_PER_THREAD * nth)) if nth > 1 else 1
-        length = ((n + n_parts - 1) // n_parts + block - 1) // block * block
-        n_parts = (n + length - 1) // length
+        tokens = max(1, BLOCK_ROWS // group)
+        n_blocks = (n_tokens + tokens - 1) // tokens
+        n_parts, length = 1, first + n_tokens
+        if n_tokens == 1 and nth > 1:
+            visible = min(first + 1, window) if window > 0 else first + 1
+            n_parts = max(1, min(visible // PART_KEYS, PARTS_PER_THREAD * nth))
+            length = ((visible + n_parts - 1) // n_parts + block - 1) // block * block
+            n_parts = (visible + length - 1) // length
         while True:
             task = atomic_add(args[COUNTER], 1)
-            if task >= n_kv * n_parts:
+            if task >= n_kv * n_blocks * n_parts:
                 break
-            kv, part = task // n_parts, task % n_parts
-            over_keys(
-                args, scratch, kv, 0, group, begin + part * length, min(begin + part * length + length, position + 1)
-            )
+            unit, part = task // n_parts, task % n_parts
+            # The last tokens have the most keys: they go first.
+            kv, token = unit % n_kv, (n_blocks - 1 - unit // n_kv) * tokens
+            n = min(tokens, n_tokens - token)
+            position = first + token
+            begin = (max(0, position - window + 1) if window > 0 else 0) + part * length
+            over_keys(args, scratch, kv, token, n * group, begin, min(begin + length, position + n))
             if n_parts == 1:
-                write(args, scratch, kv, 0, group)
+                write(args, scratch, kv, token, n * group)
                 continue
             keep_part(args, scratch, task)
             finished = args[FINISHED] + kv * 128
             if atomic_add(finished, 1) == n_parts - 1:
                 merge(args, kv, n_parts)
                 atomic_store(finished, 0)
-
-    def attention(args: Any, ith: int, nth: int) -> None:
-        """Arguments: see the names at the top."""
-        scratch = args[SCRATCH] + ith * args[SCRATCH_BYTES]
-        n_tokens = longs(args[STATE])[0]
-        if n_tokens == 1:
-            one_token(args, scratch, nth)
-            return
-        n_kv, group, window = args[N_KV], args[N_HEAD] // args[N_KV], args[WINDOW]
-        tokens = max(1, BLOCK_ROWS // group)
-        n_blocks = (n_tokens + tokens - 1) // tokens
-        while True:
-            task = atomic_add(args[COUNTER], 1)
-            if task >= n_kv * n_blocks:
-                break
-            # The last tokens have the most keys: they go first.
-            kv, token = task % n_kv, (n_blocks - 1 - task // n_kv) * tokens
-            n = min(tokens, n_tokens - token)
-            position = longs(args[STATE])[1] + token
-            begin = max(0, position - window + 1) if window > 0 else 0
-            over_keys(args, scratch, kv, token, n * group, begin, position + n)
-            write(args, scratch, kv, token, n * group)
 
     return attention
 

@@ -14,6 +14,7 @@ from .attention import FAST
 from .memory import as_float, floats, longs
 from .vectors import fma16, load16, mul16, sigmoid16, splat16, store16
 
+GROUP = 32  # elements that `quantize_x8` gives one scale
 _ONE, _TWO = np.float32(1), np.float32(2)
 _GELU_SLOPE, _GELU_CUBE = np.float32(1.5957691216057308), np.float32(0.044715)  # 2 √(2/π)
 
@@ -21,14 +22,16 @@ _GELU_SLOPE, _GELU_CUBE = np.float32(1.5957691216057308), np.float32(0.044715)  
 def rms_norm(args: Any, ith: int, nth: int) -> None:
     """Arguments: state, x, its row bytes, weights, out, its row bytes, width, epsilon, 1 to add to out.
 
-    out (+)= x / sqrt(mean(x²) + epsilon) · weights. A single row is shared out too: each thread sums all of it.
+    out (+)= x / sqrt(mean(x²) + epsilon) · weights. Threads share groups of 32 elements as `quantize_x8` does, so that
+    it can follow at once; a row that is cut is summed by each of its threads.
     """
     n, width, epsilon = longs(args[0])[0], args[6], as_float(np.int32(args[7]))
     w = floats(args[3])
-    begin, end, first, last = n * ith // nth, n * (ith + 1) // nth, 0, width
-    if n < nth:
-        begin, end, first, last = 0, n, width * ith // nth, width * (ith + 1) // nth
-    for row in range(begin, end):
+    groups = (width + GROUP - 1) // GROUP
+    begin, end = n * groups * ith // nth, n * groups * (ith + 1) // nth
+    for row in range(begin // groups, (end + groups - 1) // groups):
+        first = max(0, begin - row * groups) * GROUP
+        last = min(width, (end - row * groups) * GROUP)
         x, out = floats(args[1] + row * args[2]), floats(args[4] + row * args[5])
         total = np.float32(0)
         for i in range(width):
@@ -74,13 +77,16 @@ def _gelu_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
 
 def _gated(row: Any) -> Callable[..., None]:
     def kernel(args: Any, ith: int, nth: int) -> None:
-        """Arguments: state, gate, its row bytes, up, its row bytes, out, its row bytes, width, rows of a token."""
-        n = longs(args[0])[0] * args[8]
-        n_pieces = 1 if n >= nth * 4 else nth
-        total = n * n_pieces
-        for unit in range(total * ith // nth, total * (ith + 1) // nth):
-            r = unit // n_pieces
-            first, last = _columns(args[7], unit % n_pieces, n_pieces)
+        """Arguments: state, gate, its row bytes, up, its row bytes, out, its row bytes, width, rows of a token.
+
+        Threads share groups as in `rms_norm`.
+        """
+        n, width = longs(args[0])[0] * args[8], args[7]
+        groups = (width + GROUP - 1) // GROUP
+        begin, end = n * groups * ith // nth, n * groups * (ith + 1) // nth
+        for r in range(begin // groups, (end + groups - 1) // groups):
+            first = max(0, begin - r * groups) * GROUP
+            last = min(width, (end - r * groups) * GROUP)
             row(args[1] + r * args[2], args[3] + r * args[4], args[5] + r * args[6], first, last)
 
     return kernel

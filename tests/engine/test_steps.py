@@ -1,0 +1,268 @@
+"""Single steps against numpy, in every variant of kernels and shared out among any number of threads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gpack.engine.buffers import aligned
+from gpack.engine.cpu import usable
+from gpack.engine.graph import float_bits
+from gpack.engine.rope import Rope, RopeTable, Yarn
+from gpack.engine.store import Kernels
+from gpack.engine.team import Program, Team
+
+Floats = npt.NDArray[np.float32]
+VARIANTS = [variant.name for variant in usable()]
+STATE = np.array([3, 0] + [0] * 14, np.int64)  # three tokens
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return Kernels(request.param)
+
+
+def run(kernels: Kernels, name: str, *arguments: int, threads: int = 2, state: npt.NDArray[np.int64] = STATE) -> None:
+    """One step, its threads one after the other."""
+    words = np.array([state.ctypes.data, *arguments, 0, 0], np.int64)
+    for ith in range(threads):
+        kernels.function(name)(words.ctypes.data, ith, threads)
+
+
+def rows(width: int, seed: int = 0, count: int = 3, scale: float = 1.0) -> Floats:
+    made = aligned((count, width), np.float32)
+    made[:] = np.random.default_rng(seed).standard_normal((count, width)) * scale
+    return made
+
+
+def at(array: npt.NDArray[Any]) -> int:
+    return int(array.ctypes.data)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("width", [32, 40, 576, 1])
+@pytest.mark.parametrize("add", [0, 1])
+def test_rms_norm(kernels: Kernels, width: int, threads: int, add: int) -> None:
+    x, w, out = rows(width), rows(width, 1, 1), rows(width, 2)
+    wanted = x / np.sqrt((x.astype(float) ** 2).mean(axis=1, keepdims=True) + 1e-3) * w + add * out
+    run(kernels, "rms_norm", at(x), 4 * width, at(w), at(out), 4 * width, width, float_bits(1e-3), add, threads=threads)
+    np.testing.assert_allclose(out, wanted, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("width", [64, 50, 7])
+def test_gates(kernels: Kernels, width: int, threads: int) -> None:
+    for name in ("silu_gate", "gelu_gate"):
+        gate, up = rows(width, scale=8), rows(width, 1)
+        gate[0, :4] = 0, -120, 120, 1e-30
+        x = gate.astype(float)
+        if name == "silu_gate":
+            wanted = x / (1 + np.exp(-x)) * up
+        else:
+            wanted = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) * up
+        row = 4 * width
+        run(kernels, name, at(gate), row, at(up), row, at(gate), row, width, 1, threads=threads)
+        np.testing.assert_allclose(gate, wanted, rtol=3e-6, atol=1e-6)
+
+
+def test_gates_keep_what_is_no_number(kernels: Kernels) -> None:
+    for name in ("silu_gate", "gelu_gate"):
+        gate, up = rows(48), rows(48, 1)
+        gate[1, 5] = gate[2, 47] = np.nan
+        run(kernels, name, at(gate), 192, at(up), 192, at(gate), 192, 48, 1)
+        assert np.argwhere(np.isnan(gate)).tolist() == [[1, 5], [2, 47]]
+
+
+def test_sums_scales_caps_and_rows(kernels: Kernels) -> None:
+    x, y = rows(50), rows(50, 1)
+    before = x.copy()
+    run(kernels, "add", at(x), 200, at(y), 200, 50, float_bits(0.5), 1)
+    np.testing.assert_allclose(x, before + 0.5 * y, rtol=1e-6, atol=1e-7)
+    run(kernels, "add", at(x), 200, at(y), 200, 50, float_bits(3), 0)
+    np.testing.assert_array_equal(x, 3 * y)
+    run(kernels, "soft_cap", at(x), 200, 50, float_bits(2))
+    np.testing.assert_allclose(x, 2 * np.tanh(3.0 * y / 2), rtol=1e-5, atol=1e-6)
+    state = np.array([2, 1] + [0] * 14, np.int64)
+    run(kernels, "pick_rows", at(y), 200, at(x), 200, 50, state=state)
+    np.testing.assert_array_equal(x[:2], y[1:])
+
+
+def routed(kernels: Kernels, scores: Floats, n_used: int, scale: float = 1.0) -> tuple[npt.NDArray[Any], Floats]:
+    n, n_expert = scores.shape
+    state = np.array([n, 0] + [0] * 14, np.int64)
+    chosen, weights = np.full((n, n_used), -1, np.int32), np.zeros((n, n_used), np.float32)
+    run(
+        kernels, "route", at(scores), 4 * n_expert, n_expert, n_used, at(chosen), at(weights), float_bits(scale),
+        state=state,
+    )  # fmt: skip
+    return chosen, weights
+
+
+def test_the_router(kernels: Kernels) -> None:
+    scores = rows(9, count=20, scale=3)
+    p = np.exp(scores.astype(float))
+    p /= p.sum(axis=1, keepdims=True)
+    order = np.argsort(-p, axis=1)[:, :4]
+    top = np.take_along_axis(p, order, 1)
+    chosen, weights = routed(kernels, scores, 4, 2.5)
+    np.testing.assert_array_equal(chosen, order)
+    np.testing.assert_allclose(weights, 2.5 * top / top.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_the_router_takes_the_lower_number_of_two_alike(kernels: Kernels) -> None:
+    scores = np.array([[1, 3, 3, 1, 3]], np.float32)
+    chosen, weights = routed(kernels, scores, 3)
+    assert chosen.tolist() == [[1, 2, 4]]
+    np.testing.assert_allclose(weights, 1 / 3, rtol=1e-6)
+
+
+def test_the_router_never_divides_by_less_than_a_half_float(kernels: Kernels) -> None:
+    """65536 experts alike: each of the two that are chosen has 2**-16, and their sum is below 2**-14."""
+    scores = np.zeros((1, 1 << 16), np.float32)
+    chosen, weights = routed(kernels, scores, 2)
+    assert chosen.tolist() == [[0, 1]]
+    np.testing.assert_allclose(weights, 2.0**-16 / 2.0**-14, rtol=1e-3)
+
+
+def test_the_router_stays_inside_when_scores_are_no_numbers(kernels: Kernels) -> None:
+    scores = np.full((2, 6), np.nan, np.float32)
+    chosen, weights = routed(kernels, scores, 3)
+    assert ((chosen >= 0) & (chosen < 6)).all()
+    assert np.isnan(weights).all()
+
+
+def test_the_mixture(kernels: Kernels) -> None:
+    x, results, weights = rows(40), rows(40, 1, 6), rows(2, 2)
+    wanted = (results.reshape(3, 2, 40) * weights[:, :, None]).sum(axis=1)
+    before = x.copy()
+    for add in (0, 1):
+        x[:] = before
+        run(kernels, "mix", at(x), 160, at(results), 160, 2, at(weights), 40, add)
+        np.testing.assert_allclose(x, wanted + add * before, rtol=1e-5, atol=1e-6)
+
+
+def stored(kernels: Kernels, kind: str, values: Floats, padded: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Keys and values of one head, positions 0 on, as they lie in the cache: bytes."""
+    n, width = values.shape
+    size = 64 * padded * 5
+    keys, rows_ = aligned((size,), np.uint8), aligned((size,), np.uint8)
+    q, k, v, table = values.copy(), values.copy(), values.copy(), aligned((n, width), np.float32)
+    state = np.array([n, 0] + [0] * 14, np.int64)
+    run(
+        kernels, f"heads_{kind}", at(q), 4 * width, at(k), 4 * width, at(v), 4 * width, 1, 1, width, padded, 0, 0,
+        at(table), 0, 0, 0, at(keys), size, at(rows_), size, state=state,
+    )  # fmt: skip
+    return keys, rows_
+
+
+def test_16_bit_floats_are_numpy_s(kernels: Kernels) -> None:
+    """Every 16-bit float there and back, and float32 numbers between, at and beyond them, rounded to even."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)].astype(np.float32)
+    between = (finite + np.nextafter(finite, np.float32(1e9), dtype=np.float32)) / 2
+    random = np.random.default_rng(0).integers(0, 1 << 32, 50_000, dtype=np.uint32).view(np.float32)
+    special = np.array([np.nan, np.inf, -np.inf, 65504, 65519.99, 65520, 1e-8, 2.98e-8, 2.99e-8, -0.0], np.float32)
+    halfway = (np.sort(finite)[:-1] + np.sort(finite)[1:]) / 2
+    numbers = np.concatenate([every.astype(np.float32), between, random, special, halfway])
+    numbers = np.resize(numbers, (-(-len(numbers) // 4096), 4096)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        wanted = numbers.astype(np.float16)
+    for row, expected in zip(numbers, wanted, strict=True):
+        values = aligned((1, 4096), np.float32)
+        values[0] = row
+        keys, rows_ = stored(kernels, "f16", values, 4096)
+        as_value, as_key = rows_.view(np.float16)[:4096], keys.view(np.float16)[: 16 * 4096 : 16]
+        for made in (as_value, as_key):
+            np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
+            good = ~np.isnan(expected)
+            np.testing.assert_array_equal(made[good].view(np.uint16), expected[good].view(np.uint16))
+
+
+def test_the_cache_of_8_bits(kernels: Kernels) -> None:
+    """Codes are the value over a 127th of the largest of 32, rounded; pads stay 0."""
+    values = rows(40, count=20, scale=5)
+    values[3, :32] = 0
+    keys, rows_ = stored(kernels, "q8_0", values, 64)
+    row_bytes, tile_bytes = 64 + 4, 64 * 16 + 2 * 16 * 2
+    for position in range(20):
+        row = rows_[position * row_bytes :][:row_bytes]
+        tile = keys[position // 16 * tile_bytes :][:tile_bytes]
+        codes, scales = row[:64].view(np.int8), row[64:].view(np.float16)
+        np.testing.assert_array_equal(tile[: 64 * 16].view(np.int8)[position % 16 :: 16], codes)
+        np.testing.assert_array_equal(tile[64 * 16 :].view(np.float16)[position % 16 :: 16], scales)
+        for block in range(2):
+            part = values[position, 32 * block : 32 * block + 32]
+            scale = np.abs(part).max() / 127
+            assert scales[block] == np.float16(scale)
+            wanted = np.rint(part / scale) if scale else np.zeros(32)
+            assert np.abs(codes[32 * block :][: len(part)] - wanted).max() <= 1
+            np.testing.assert_array_equal(codes[32 * block + len(part) : 32 * block + 32], 0)
+
+
+def test_angles_of_positions() -> None:
+    rope = Rope(8, 10000.0, neighbours=True)
+    np.testing.assert_allclose(rope.frequencies(), [1, 0.1, 0.01, 0.001])
+    assert rope.magnitude() == 1
+    table = RopeTable(rope, 1000)
+    table.reach(700)
+    made = table._rows
+    np.testing.assert_allclose(made[650, :4], np.cos([650, 65, 6.5, 0.65]), atol=1e-7)
+    np.testing.assert_allclose(made[650, 4:], np.sin([650, 65, 6.5, 0.65]), atol=1e-7)
+    assert not made[900].any()
+    table.reach(1000)
+    assert made[900].any()
+    np.testing.assert_allclose(Rope(4, 100.0, neighbours=False, factor=4.0).frequencies(), [0.25, 0.025])
+    np.testing.assert_allclose(Rope(4, 100.0, neighbours=False, divisors=(1, 8)).frequencies(), [1, 0.0125])
+
+
+def test_yarn_keeps_fast_and_divides_slow_frequencies() -> None:
+    """By hand: 64 rotated, base 10000, 4096 positions: the corners are floor(10.5) and ceil(22.5)."""
+    yarn = Yarn(4096)
+    ramp = yarn.ramp(64, 10000.0)
+    assert (ramp[:11] == 1).all()
+    np.testing.assert_allclose(ramp[11:23], 1 - np.arange(1, 13) / 13)
+    assert (ramp[23:] == 0).all()
+    rope = Rope(64, 10000.0, neighbours=False, factor=4.0, yarn=yarn)
+    assert rope.frequencies()[0] == 1
+    np.testing.assert_allclose(rope.frequencies()[31], 10000.0 ** (-62 / 64) / 4)
+    np.testing.assert_allclose(rope.magnitude(), 1 + 0.1 * math.log(4))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_joined_steps_and_counters(kernels: Kernels, threads: int) -> None:
+    """Threads go on behind a joined step; the counters of all joined steps are set back at the end of the last."""
+    program = Program(kernels)
+    state = program.keep(np.array([1, 0] + [0] * 14, np.int64))
+    n = 64 * 40
+    x, gate, up, w = (program.keep(rows(n, seed, 1)) for seed in range(4))
+    out = program.keep(rows(n, 9, 1))
+    for _ in range(30):
+        program.add("rms_norm", at(state), at(x), 4 * n, at(w), at(out), 4 * n, n, float_bits(1e-5), 0)
+        program.join(len(program) - 1)
+        # Each thread reads only what it made: the same groups.
+        program.add("silu_gate", at(state), at(out), 4 * n, at(up), 4 * n, at(gate), 4 * n, n, 1)
+        program.add("add", at(state), at(x), 4 * n, at(gate), 4 * n, n, float_bits(0.1), 1)
+    wanted = x.astype(float)
+    for _ in range(30):
+        normed = wanted / np.sqrt((wanted**2).mean() + 1e-5) * w
+        wanted = wanted + 0.1 * normed / (1 + np.exp(-normed)) * up
+    with Team(kernels, threads) as team:
+        team.run(program)
+    np.testing.assert_allclose(x, wanted, rtol=2e-4, atol=1e-4)
+
+
+def test_the_host_may_follow_a_joined_step(kernels: Kernels) -> None:
+    program, seen = Program(kernels), []
+    state = program.keep(np.array([1, 0] + [0] * 14, np.int64))
+    x, y = program.keep(rows(64, 0, 1)), program.keep(rows(64, 1, 1))
+    before = x.copy()
+    program.add("add", at(state), at(x), 256, at(y), 256, 64, float_bits(1), 1)
+    program.join(0)
+    program.host(lambda: seen.append(x.copy()))
+    with Team(kernels, 3) as team:
+        team.run(program)
+    np.testing.assert_allclose(seen[0], before + y)
