@@ -11,11 +11,11 @@ SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# What `make demo` needs: the package and its base dependencies.
+# What `make demo` needs: the package with what running a model takes.
 $(VENV)/.base: pyproject.toml
 	@echo "installing gpack into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[run,chat]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.base
@@ -23,7 +23,7 @@ $(VENV)/.installed: $(VENV)/.base
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.base  ## install, take a real model, convert, verify, inspect
+demo: $(VENV)/.base  ## install, take a real model, convert, verify, inspect, let it answer
 	@$(BIN)/python -m demo --python $(BIN)/python --place $(DEMO)
 
 test: $(VENV)/.installed  ## run the tests

@@ -14,6 +14,7 @@ from .cases_more import external_experts, per_layer_embeddings, tokens
 from .kernels import kernels
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import FULL, QUICK, VOCABULARY, write_dense, write_moe, write_safetensors
+from .running import perplexity, run
 from .shards import sharded
 
 _MIB = 1 << 20
@@ -217,4 +218,6 @@ CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "convert-shards": sharded,
     "external": external_experts,
     "kernels": kernels,
+    "run": run,
+    "perplexity": perplexity,
 }

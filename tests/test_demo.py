@@ -114,7 +114,11 @@ def test_the_steps(tmp_path: Path) -> None:
         [".venv/bin/guild", "convert", "m.gguf", "-o", ".demo/smollm2.gpack"],
         [".venv/bin/guild", "verify", ".demo/smollm2.gpack"],
         [".venv/bin/guild", "inspect", ".demo/smollm2.gpack"],
-    ]
+        [
+            ".venv/bin/guild", "run", ".demo/smollm2.gpack", "-p", demo.QUESTION, "--temp", "0", "--max-tokens", "120",
+            "--stats",
+        ],
+    ]  # fmt: skip
 
 
 def test_the_console_script_lies_beside_the_interpreter(tmp_path: Path) -> None:
@@ -134,4 +138,5 @@ def test_the_whole_demo_with_a_made_up_guild(
     out = capfd.readouterr().out
     assert "guild does convert" in out
     assert ("guild does inspect" in out) == (status == 0)
+    assert ("guild does run" in out) == (status == 0)
     assert ("this step failed with status 4" in out) == (status == 4)

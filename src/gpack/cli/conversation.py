@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import signal
 import sys
 from collections.abc import Callable
@@ -25,14 +24,16 @@ _HELP = """\
 Ctrl-C stops an answer. A message over several lines stands between lines of three quotes (\"\"\"), or is pasted.
 A message that begins with a slash is written with two."""
 _PROMPT, _MORE, _QUOTES = ">>> ", "... ", '"""'
-_PASTE_SECONDS = 0.03  # what comes sooner behind a line was pasted with it
 
 
 def converse(speaker: Speaker) -> int:
     """Talks until the person ends it; the exit code."""
     _end_on_termination()
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 - lines can be edited, and come back with the arrow keys
+        import readline  # lines can be edited, and come back with the arrow keys
+
+        # What is pasted, marked as such by the terminal, is one message, whatever lines it has.
+        readline.parse_and_bind("set enable-bracketed-paste on")
     return Conversation(speaker).run()
 
 
@@ -157,20 +158,13 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _read() -> str | None:
-    """A message: a line, a block of lines between quotes, or what was pasted at once; None at the end of the input."""
+    """A message: a line, a block of lines between quotes, or what was pasted; None at the end of the input."""
     line = _line(_PROMPT)
     if line is None:
         return None
     if line.startswith(_QUOTES):
         return _block(line.removeprefix(_QUOTES))
-    lines = [line]
-    # Where the terminal does not mark what is pasted, its lines come one by one, but all at once.
-    while _waiting():
-        more = _line("")
-        if more is None:
-            break
-        lines.append(more)
-    return "\n".join(lines)
+    return line
 
 
 def _block(first: str) -> str | None:
@@ -193,10 +187,6 @@ def _line(prompt: str) -> str | None:
         return None
     except UnicodeDecodeError:
         return "\ufffd"
-
-
-def _waiting() -> bool:
-    return bool(select.select([sys.stdin], [], [], _PASTE_SECONDS)[0])
 
 
 def _end_on_termination() -> None:

@@ -1,0 +1,213 @@
+"""Running a model against llama.cpp: speed, memory, the first token; and whether both give the same answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gpack
+from gpack.cli import units
+from gpack.generated.constants import GgmlType
+from gpack.model import GuildModel, ModelPaths
+from gpack.sources.gguf import GgufSource
+from gpack.sources.gguf_write import build_header
+from gpack.tokenizer import Tokenizer
+
+from . import peers, random_weights
+from .measure import ENVIRONMENT, Outcome, Row, Way, bound, by_turns, command, samples, warm_up
+
+if TYPE_CHECKING:
+    from .cases import Bench
+
+_ROOT = Path(__file__).parents[1]
+_CONTEXT, _PROMPT = 1024, 512
+_DECODE, _PROMPT_SHARE = 1.0, 0.8  # of llama.cpp's tokens per second
+_MEMORY = 300 << 20  # beside the mapped file and the cache
+_FIRST_TOKEN = 1.0  # seconds of the whole command
+_CLOSE = 0.005  # of the perplexity
+_CHUNK, _CHUNKS = 512, 8
+
+
+def run(bench: Bench) -> list[Row]:
+    """Tokens per second of our engine and of every build of llama.cpp that is there, with one thread and two."""
+    builds = peers.llama_builds()
+    if not builds:
+        return [Row("run", "tokens per second", "skipped: no build of llama.cpp is installed")]
+    rows: list[Row] = []
+    for name, source in _models(bench).items():
+        pack = bench.folder / f"{source.stem}.gpack"
+        gpack.convert_gguf(source, pack)
+        for threads in sorted({1, min(2, os.cpu_count() or 1)}):
+            # A prompt of 512 through a billion weights takes long: with all threads only.
+            prompt = _PROMPT if threads > 1 or "SmolLM2" in name else 0
+            rows += _speed(bench, builds, name, (source, pack), threads, prompt)
+        if "SmolLM2" in name:
+            rows.append(_first_token(bench, name, pack))
+        pack.unlink()
+    return rows
+
+
+def _models(bench: Bench) -> dict[str, Path]:
+    """Names of the models and their GGUFs."""
+    found: dict[str, Path] = {}
+    small = peers.small_model()
+    if small is not None:
+        found["SmolLM2 Q4_1"] = small
+    for kind, shape in (random_weights.QUICK if bench.quick else random_weights.FULL).items():
+        path = bench.folder / f"random-{kind}.gguf"
+        random_weights.write(path, kind, shape)
+        found[f"random {kind}, {units.size(path.stat().st_size)}"] = path
+    return found
+
+
+def _speed(
+    bench: Bench, builds: dict[str, str], name: str, files: tuple[Path, Path], threads: int, prompt: int
+) -> list[Row]:
+    source, pack = files
+    decode = 17 + (64 if source.stat().st_size < 1 << 28 else 24)
+    # Any ids of the vocabulary do, the same for all.
+    ids = [(place * 7919 + 13) % 30_000 for place in range(max(decode, prompt))]
+    told = {"threads": threads, "n_ctx": _CONTEXT, "decode": ids[:decode], "prompt": ids[:prompt]}
+    ways: dict[str, Way] = {"ours": lambda: _ours(bench, "speed", told | {"path": str(pack)})}
+    if "avx2" in _usable() and _usable()[0] != "avx2":
+        ways["ours, avx2"] = lambda: _ours(bench, "speed", told | {"path": str(pack), "cpu": "avx2"})
+    for build, library in builds.items():
+        ways[build] = lambda library=library: _peer(bench, library, "speed", told | {"path": str(source)})  # type: ignore[misc]
+    warm_up({"ours": ways["ours"]})
+    runs = by_turns(bench.rounds, ways)
+    rows = [_rates(f"{name}, {_plural(threads)}, decode", runs, builds, "decode_rate", _DECODE)]
+    if prompt:
+        rows.append(
+            _rates(f"{name}, {_plural(threads)}, prompt of {prompt}", runs, builds, "prompt_rate", _PROMPT_SHARE)
+        )
+    mapped = pack.stat().st_size
+    used = max(outcome["peak"] - mapped - outcome["cache"] for outcome in runs["ours"])
+    rows.append(
+        bound("run", f"{name}, {_plural(threads)}, memory beside file and cache", max(used, 0), _MEMORY, units.size)
+    )
+    return rows
+
+
+def _rates(what: str, runs: dict[str, list[Outcome]], builds: dict[str, str], key: str, least: float) -> Row:
+    """A line of tokens per second; the fastest of the others counts."""
+    rates = {way: statistics.median(outcome[key] for outcome in outcomes) for way, outcomes in runs.items()}
+    best = max(builds, key=lambda build: rates[build])
+    ratio = rates["ours"] / rates[best]
+    more = f"; avx2 {rates['ours, avx2']:.1f}" if "ours, avx2" in rates else ""
+    others = "".join(f"; {build} {rates[build]:.1f}" for build in builds if build != best)
+    systems = {way: outcomes[0]["system"] for way, outcomes in runs.items()}
+    return Row(
+        "run", what, f"{rates['ours']:.1f} tokens/s ({systems['ours']}{more})", f"{best}: {rates[best]:.1f}{others}",
+        f"{ratio:.2f}x as fast", f"at least {least}x", ratio >= least,
+        max(outcome["elsewhere"] for outcomes in runs.values() for outcome in outcomes),
+        {"rates": rates, "ratio": ratio, "systems": systems},
+    )  # fmt: skip
+
+
+def _first_token(bench: Bench, name: str, pack: Path) -> Row:
+    """The whole command for one token, machine code and file in the page cache."""
+    words = (Path(sys.executable).with_name("guild"), "run", pack, "-p", "What is gravity?", "-n", 1, "--temp", 0)
+    ways: dict[str, Way] = {"run": lambda: command(*words)}
+    warm_up(ways)
+    found = samples(by_turns(max(bench.rounds, 5), ways)["run"])
+    return bound("run", f"{name}, `guild run` to its first token", found.median, _FIRST_TOKEN, units.duration)
+
+
+def perplexity(bench: Bench) -> list[Row]:
+    """Whether both give the same: perplexity of a text, and the most probable tokens with F32 weights."""
+    builds = peers.llama_builds()
+    small = peers.small_model()
+    if not builds or small is None:
+        return [Row("perplexity", "perplexity", "skipped: llama.cpp or the model is not there")]
+    library = next(iter(builds.values()))
+    rows = [_perplexity(bench, small, library), _same_tokens(bench, "SmolLM2", small, library, 64)]
+    other = None if bench.quick else peers.gemma()
+    if other is not None:
+        rows.append(_same_tokens(bench, "gemma3-270m", other, library, 32))
+    return rows
+
+
+def _perplexity(bench: Bench, source: Path, library: str) -> Row:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((_ROOT / "spec").glob("*.md")))
+    with Tokenizer.from_gguf(source) as tokenizer:
+        ids = tokenizer.encode(text)[: _CHUNK * _CHUNKS]
+    chunks = [ids[at : at + _CHUNK] for at in range(0, len(ids) - _CHUNK + 1, _CHUNK)]
+    told = {"path": str(source), "threads": os.cpu_count() or 1, "n_ctx": _CHUNK, "chunks": chunks}
+    count = sum(len(chunk) - 1 for chunk in chunks)
+    ours, theirs = (
+        math.exp(found["sum"] / count)
+        for found in (_ours(bench, "perplexity", told), _peer(bench, library, "perplexity", told))
+    )
+    apart = abs(ours / theirs - 1)
+    return Row(
+        "perplexity", f"perplexity of SmolLM2 Q4_1, {len(ids)} tokens", f"{ours:.4f}", f"llama.cpp: {theirs:.4f}",
+        f"{apart:.3%} apart", f"at most {_CLOSE:.1%}", apart <= _CLOSE, data={"ours": ours, "peer": theirs},
+    )  # fmt: skip
+
+
+def _same_tokens(bench: Bench, name: str, source: Path, library: str, count: int) -> Row:
+    exact = bench.folder / f"{name}-F32.gguf"
+    dequantise(source, exact)
+    with Tokenizer.from_gguf(source) as tokenizer:
+        prompt = tokenizer.encode("The history of the printing press began when")
+    told = {"path": str(exact), "threads": os.cpu_count() or 1, "n_ctx": 256, "prompt": prompt, "count": count}
+    ours, theirs = _ours(bench, "greedy", told)["ids"], _peer(bench, library, "greedy", told)["ids"]
+    exact.unlink()
+    same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), count)
+    return Row(
+        "perplexity", f"{name} with F32 weights: greedy tokens equal to llama.cpp's", f"{same} of {count}",
+        target="all", reached=same == count, data={"ours": ours, "peer": theirs},
+    )  # fmt: skip
+
+
+def dequantise(source: Path, target: Path) -> None:
+    """The same model with all weights in F32."""
+    with GgufSource.open(source) as opened, GuildModel.load(ModelPaths(None, source)) as model:
+        specs = [(info.name, GgmlType.F32, info.dims, 4 * prod(info.dims)) for info in opened.tensors]
+        header, offsets, size = build_header(
+            version=3, alignment=32, metadata=list(opened.metadata.values()), tensors=specs
+        )
+        with target.open("wb") as file:
+            file.write(header)
+            for (name, *_), offset in zip(specs, offsets, strict=True):
+                file.seek(offset)
+                file.write(model.tensors[name].dequantize().astype("<f4").tobytes())
+            file.truncate(size)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _ours(bench: Bench, name: str, told: dict[str, Any]) -> Outcome:
+    return _process(["-m", "bench.our_engine", name], bench.folder / "ours.json", told)
+
+
+def _peer(bench: Bench, library: str, name: str, told: dict[str, Any]) -> Outcome:
+    return _process(["-m", "bench.llama_cpp", library, name], bench.folder / "peer.json", told)
+
+
+def _process(words: Sequence[str], place: Path, told: dict[str, Any]) -> Outcome:
+    place.write_text(json.dumps(told))
+    done = subprocess.run(
+        [sys.executable, *words, str(place)], cwd=_ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE
+    )
+    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
+    return outcome
+
+
+def _usable() -> list[str]:
+    from gpack.engine.cpu import usable
+
+    return [variant.name for variant in usable()]
+
+
+def _plural(threads: int) -> str:
+    return units.plural(threads, "thread")
