@@ -221,7 +221,7 @@ def test_a_quick_open_is_light(path: Path) -> None:
 
 def test_a_digest_of_nothing_is_called_that(tmp_path: Path) -> None:
     """e3b0c442... is the SHA-256 of no bytes: a writer that hashed before it read."""
-    parts = Pack.parse(packs.everything())
+    parts = Parts.parse(packs.everything())
     parts.section(3).bound["sha256"] = sha256(b"").digest()
     (tmp_path / "m.gpack").write_bytes(parts.seal())
     with pytest.raises(
