@@ -16,6 +16,7 @@ from gguf_maker import Entry, Tensor, tiny_llama, tiny_moe, write_gguf, write_sp
 import gpack
 from gpack.cli import main
 from gpack.compare import Diff
+from gpack.compare.contents import shown
 from gpack.conformance.parts import Parts
 from gpack.conformance.recipes.bases import everything, everything_source, plain
 from gpack.convert.gguf import convert_gguf
@@ -81,8 +82,9 @@ def test_the_same_bytes_twice(tmp_path: Path, capsys: Capture, options: tuple[st
     told = judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 0, capsys, *options)
     assert (told["differences"], told["not_compared"], told["counts"]) == ([], [], {})
     assert told["a"]["manifest_sha256"] == told["b"]["manifest_sha256"]
-    main(["diff", str(tmp_path / "a.gpack"), str(tmp_path / "b.gpack")])
-    assert capsys.readouterr().out.endswith("the packs are equal\n")
+    main(["diff", str(tmp_path / "a.gpack"), str(tmp_path / "b.gpack"), *options])
+    trust = "" if options else ", going by their digests; --bytes compares every byte"
+    assert capsys.readouterr().out.endswith(f"the packs are equal{trust}\n")
 
 
 def test_equal_digests_spare_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +243,36 @@ def test_tokenizer(tmp_path: Path) -> None:
     ] == (3 - len(before.encode()))
     # What TokenizerBin holds is told once.
     assert not {key for key in found(told, "metadata") if key in ("tokenizer.ggml.tokens", "tokenizer.chat_template")}
+
+
+def test_a_tokenizer_on_one_side_only(tmp_path: Path, capsys: Capture) -> None:
+    """Keys whose values TokenizerBin holds are told without them."""
+    metadata, tensors = tiny_llama(layers=1)
+    bare = [entry for entry in metadata if not entry[0].startswith("tokenizer.")]
+    a, b = made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", bare, tensors)
+    for pair, kind in (((a, b), "removed"), ((b, a), "added")):
+        keys = found(gpack.diff(*pair), "metadata")
+        assert keys["tokenizer.ggml.tokens"] == (kind, {}, {"type": 9, "held_by": "TokenizerBin"})
+        assert keys["tokenizer.chat_template"] == (kind, {}, {"type": 8, "held_by": "TokenizerBin"})
+        assert keys["tokenizer.ggml.model"][0] == kind
+        judged(*pair, 1, capsys)
+
+
+def test_a_value_that_tokenizer_bin_holds_on_one_side_only(tmp_path: Path) -> None:
+    """Without a token list there is no TokenizerBin, so the template stays among the metadata."""
+    metadata, tensors = tiny_llama(layers=1)
+    bare = [entry for entry in metadata if entry[0] in ("general.architecture", "tokenizer.chat_template")]
+    told = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", bare, tensors))
+    changes = found(told, "metadata")["tokenizer.chat_template"][1]
+    assert changes == {"held_by": ("TokenizerBin", "MetadataKvBin")}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("a\udc80b", "a\\x80b"), ("a\ud800b", "a\\ud800b"), ("\ud800\udc80", "\\ud800\\udc80")]
+)
+def test_text_that_is_no_unicode(text: str, told: str) -> None:
+    """Bytes of metadata that are no UTF-8, and half a pair of surrogates, which a manifest's JSON can hold."""
+    assert shown(text) == told
 
 
 def test_files_and_manifest(tmp_path: Path) -> None:

@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"ok": True, **found.to_dict()}, indent=2))
     else:
-        for line in _lines(found):
+        for line in _lines(found, every_byte=args.bytes):
             print(printable(line))
     return errors.EXIT_OK if found.equal else errors.EXIT_INVALID
 
 
-def _lines(found: Diff) -> Iterator[str]:
+def _lines(found: Diff, *, every_byte: bool) -> Iterator[str]:
     for sign, told in (("---", found.a), ("+++", found.b)):
         digest = told["manifest_sha256"]
         yield f"{sign} {told['path']}: {units.size(told['size'])}, manifest {digest[:16] if digest else 'unreadable'}"
@@ -59,8 +59,10 @@ def _lines(found: Diff) -> Iterator[str]:
     if found.differences:
         counted = ", ".join(f"{count} of {part}" for part, count in found.counts.items())
         yield f"the packs differ: {counted}"
+    elif not found.equal:
+        yield "no difference was found, but not everything could be compared"
     else:
-        yield "the packs are equal" if found.equal else "no difference was found, but not everything could be compared"
+        yield "the packs are equal" + ("" if every_byte else ", going by their digests; --bytes compares every byte")
 
 
 def _line(difference: Difference) -> str:

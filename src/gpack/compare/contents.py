@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import GpackError
 from ..generated.constants import SECTION_NAMES, SectionKind
@@ -20,6 +20,33 @@ from .result import ADDED, CHANGED, REMOVED, Diff
 _SHOWN = 8  # elements of an array, and
 _TEXT = 200  # characters of a string that a difference shows
 _MISSING = object()
+
+
+class Entry(NamedTuple):
+    """A metadata entry; the bytes of a stub are TokenizerBin's, and are compared there."""
+
+    value: Value
+    is_stub: bool
+
+    @property
+    def kind(self) -> tuple[int, int, int]:
+        """Type, type of the elements, number of elements."""
+        return self.value.value_type, self.value.element_type, self.value.count
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes that are compared as metadata."""
+        return b"" if self.is_stub else bytes(self.value.raw)
+
+    @property
+    def home(self) -> str:
+        """The section that holds the value."""
+        return SECTION_NAMES[SectionKind.TOKENIZER_BIN if self.is_stub else SectionKind.METADATA_KV_BIN]
+
+    def told(self) -> dict[str, Any]:
+        """What an added or removed entry is."""
+        held = {"held_by": self.home} if self.is_stub else {"value": shown(self.value.python())}
+        return {"type": self.value.value_type, **held}
 
 
 def _is_trusted(kind: int, trusted: set[Key]) -> bool:
@@ -52,12 +79,9 @@ def compare_metadata(found: Diff, left: Opened, right: Opened, trusted: set[Key]
     for key in [*mine, *(key for key in theirs if key not in mine)]:
         one, other = mine.get(key), theirs.get(key)
         if one is None or other is None:
-            value = one or other
-            found.add(
-                "metadata", key, ADDED if one is None else REMOVED,
-                detail={"type": value.value_type, "value": shown(value.python())},
-            )  # fmt: skip
-        elif _kind(one) != _kind(other) or bytes(one.raw) != bytes(other.raw):
+            entry = one or other
+            found.add("metadata", key, ADDED if one is None else REMOVED, detail=entry.told())
+        elif one.kind != other.kind or one.raw != other.raw:
             _add_value(found, key, one, other)
     order = [[key for key in values if key in mine and key in theirs] for values in (mine, theirs)]
     if order[0] != order[1]:
@@ -69,31 +93,29 @@ def compare_metadata(found: Diff, left: Opened, right: Opened, trusted: set[Key]
             found.add("metadata", f"({name})", CHANGED, changes={name: pair})
 
 
-def _values(file: Opened) -> dict[str, Value]:
-    """The values by key, in the source's order; those that TokenizerBin holds are left to the tokenizer."""
+def _values(file: Opened) -> dict[str, Entry]:
+    """The entries by key, in the source's order."""
     _ = file.section(SectionKind.METADATA_KV_BIN)
     table = file.pack.metadata.table
     made = {}
     for row in table.rows():
         value = restore_value(table, row, lambda: file.pack.tokenizer_table)
-        made[value.key] = Value(value.key, *_kind(value), b"") if is_stub(row) else value
+        made[value.key] = Entry(value, is_stub(row))
     return made
 
 
-def _kind(value: Value) -> tuple[int, int, int]:
-    return value.value_type, value.element_type, value.count
-
-
-def _add_value(found: Diff, key: str, one: Value, other: Value) -> None:
+def _add_value(found: Diff, key: str, one: Entry, other: Entry) -> None:
     names = ("type", "element_type", "count")
     changes: dict[str, tuple[Any, Any]] = {
         name: (before, after)
-        for name, before, after in zip(names, _kind(one), _kind(other), strict=True)
+        for name, before, after in zip(names, one.kind, other.kind, strict=True)
         if before != after
     }
     detail: dict[str, Any] = {}
-    if len(one.raw) and len(other.raw):
-        before, after = one.python(), other.python()
+    if one.is_stub != other.is_stub:
+        changes["held_by"] = one.home, other.home
+    elif not one.is_stub:
+        before, after = one.value.python(), other.value.python()
         changes["value"] = shown(before), shown(after)
         if isinstance(before, list) and isinstance(after, list):
             detail = _elements(before, after)
@@ -118,7 +140,10 @@ def _first(before: Sequence[Any], after: Sequence[Any]) -> Any:
 def shown(value: Any) -> Any:
     """A value as JSON has it, long ones cut."""
     if isinstance(value, str):
-        text = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        try:
+            text = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        except UnicodeEncodeError:  # half a pair, which JSON can hold
+            text = value.encode("utf-8", "backslashreplace").decode("utf-8")
         return text if len(text) <= _TEXT else f"{text[:_TEXT]}... ({len(text)} characters)"
     if isinstance(value, list):
         head = [shown(item) for item in value[:_SHOWN]]
