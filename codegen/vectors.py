@@ -18,6 +18,7 @@ from pathlib import Path
 
 from codegen import kaitai_rules
 from codegen.loader import load
+from codegen.model import SchemaError
 from gpack.conformance.checking import PASSED, check
 from gpack.conformance.places import path_of, range_of, record_of
 from gpack.conformance.recipe import Recipe
@@ -42,6 +43,10 @@ LENIENT = {
 }  # fmt: skip
 # What these find is told in the words of Python's own decoders, which change from version to version.
 FOREIGN_WORDS = {"manifest.json", "index.utf8", "tokenizer.template"}
+_HOW = (
+    "A rule is held where a file of gpack.conformance.recipes.valid_models passes its check (of gpack.sections, or "
+    "`check:` in the schema), and broken by a `case` of gpack.conformance.recipes.broken_*."
+)
 
 
 class VectorsError(Exception):
@@ -215,9 +220,13 @@ def check_coverage(vectors: list[Vector]) -> None:
     broken = {vector.rules[0] for vector in vectors if vector.expect == "reject"}
     # A rule that only warns is broken by files that are accepted; such a vector is called after it.
     broken |= {vector.id.removeprefix("valid/") for vector in vectors if vector.expect == "accept"}
-    for word, shown in (("an accepting", held), ("a rejecting", broken)):
-        if missing := [rule for rule in RULES if rule not in shown]:
-            raise VectorsError(f"rules without {word} vector: {', '.join(missing)}")
+    lacks = [
+        f"rules without {word} vector: {', '.join(missing)}"
+        for word, shown in (("an accepting", held), ("a rejecting", broken))
+        if (missing := [rule for rule in RULES if rule not in shown])
+    ]
+    if lacks:
+        raise VectorsError(f"{'; '.join(lacks)}. {_HOW}")
 
 
 # ---------------------------------------------------------------- the command
@@ -231,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         made = make()
-    except VectorsError as error:
+    except (VectorsError, SchemaError, OSError) as error:
         print(f"vectors: {error}", file=sys.stderr)
         return 2
     root = args.out / FOLDER

@@ -32,8 +32,24 @@ def test_a_rule_without_an_accepting_vector_fails() -> None:
 
 def test_a_new_rule_asks_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "new.rule", Rule("new.rule", "semantic", "error", False, "FormatError", (), "New."))
-    with pytest.raises(generator.VectorsError, match=r"new\.rule"):
+    both = r"without an accepting vector: new\.rule; rules without a rejecting vector: new\.rule\. "
+    with pytest.raises(generator.VectorsError, match=both):
         generator.check_coverage(ALL)
+
+
+def test_a_schema_that_is_refused_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as one whose new rule of a record has no vector there."""
+    schema = tmp_path / "gpack.yaml"
+    schema.write_text(generator.SCHEMA.read_text().replace("breaks: [footer.magic]", "breaks: [header.magic]"))
+    monkeypatch.setattr(generator, "SCHEMA", schema)
+    generator.visible.cache_clear()
+    try:
+        assert generator.main(["--check"]) == 2
+    finally:
+        generator.visible.cache_clear()
+    assert capsys.readouterr().err.startswith("vectors: ")
 
 
 def test_an_id_that_stands_twice_fails() -> None:

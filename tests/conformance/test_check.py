@@ -189,7 +189,7 @@ def test_text(tmp_path: Path) -> None:
     text = render_text(check(written(tmp_path, "invalid/header.magic")))
     first, second, last = text.splitlines()
     assert first == "FAILED header.magic"
-    assert second.startswith("  $.header.magic, bytes 0 to 4: Found magic = 1262702664")
+    assert second.startswith("  $.header.magic at bytes 0 to 3: Found magic = 1262702664")
     assert (
         last.endswith("does not conform (0 passed, 1 failed, 147 not applicable; level semantic)") or "passed" in last
     )
@@ -220,7 +220,7 @@ def test_junit(tmp_path: Path) -> None:
     assert int(suite.get("skipped", "")) == len(suite.findall("testcase/skipped"))
     (case,) = [case for case in suite if case.find("failure") is not None]
     assert (case.get("classname"), case.get("name")) == ("gpack.tensor", "tensor.totals")
-    assert "$.TensorIndexBin.parameter_count, bytes " in (case.findtext("failure") or "")
+    assert "$.TensorIndexBin.parameter_count at bytes " in (case.findtext("failure") or "")
     (suite,) = ET.fromstring(render_junit(check(written(tmp_path, "valid/expert.uncovered"))))
     assert suite.get("failures") == "0"
     assert len(suite.findall("testcase/system-out")) == 1

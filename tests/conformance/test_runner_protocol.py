@@ -172,7 +172,8 @@ def test_depth_of_dumps() -> None:
     assert list(differences(at_depth(DUMP, "tables"), at_depth(shallow, "tables"))) == [
         "$.sections[0].rows is missing, should be a list of 1"
     ]
-    assert at_depth({"sections": [7]}, "container") == {"sections": [7]}
+    for odd in ({"sections": [7]}, {"sections": 7}, {"sections": None}, {}):
+        assert at_depth(odd, "container") == odd
 
 
 def test_dumps_of_gpack_follow_the_schema(tmp_path: Path) -> None:

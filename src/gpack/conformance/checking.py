@@ -13,10 +13,10 @@ from ..generated.layout import RECORD_RULES
 from ..generated.rules import RULES
 from ..sections.verify import Verification, verify
 from .places import path_of, range_of
+from .protocol import LEVELS
 from .reasons import why_not
 
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
-LEVELS = ("structure", "digest", "semantic")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,15 @@ class Finding:
     path: str | None
     range: tuple[int, int] | None
     message: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: the path, and the first and the last byte."""
+        where = self.path or "the file"
+        if self.range is None:
+            return where
+        start, length = self.range
+        return f"{where} at byte {start}" if length < 2 else f"{where} at bytes {start} to {start + length - 1}"
 
 
 @dataclass(frozen=True)

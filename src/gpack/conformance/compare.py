@@ -13,16 +13,17 @@ _TABLE_PARTS = ("header", "rows", "shards")
 
 
 def at_depth(dump: dict[str, Any], depth: str) -> dict[str, Any]:
-    """A dump as far as a reader of that depth has to give it."""
-    if depth == "tables":
+    """A dump as far as a reader of that depth has to give it; what is of another form stays as it is."""
+    sections = dump.get("sections")
+    if depth == "tables" or not isinstance(sections, list):
         return dump
-    sections = [
-        {key: value for key, value in section.items() if key not in _TABLE_PARTS}
-        if isinstance(section, dict)
-        else section
-        for section in dump.get("sections", [])
-    ]
-    return {**dump, "sections": sections}
+    return {**dump, "sections": [_without_tables(section) for section in sections]}
+
+
+def _without_tables(section: Any) -> Any:
+    if not isinstance(section, dict):
+        return section
+    return {key: value for key, value in section.items() if key not in _TABLE_PARTS}
 
 
 def differences(expected: Any, found: Any, path: str = "$") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A run as JUnit XML, which continuous integration shows."""
+"""A run as JUnit XML, which continuous integration shows; and text that XML can hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def junit(run: Run) -> str:
     subject = run.subject
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
-        f"<testsuite name={_attribute(f'gpack-conformance {subject.kind} {subject.name}')}"
+        f"<testsuite name={attribute(f'gpack-conformance {subject.kind} {subject.name}')}"
         f' tests="{len(run.results) + len(run.stale)}" failures="{failed}" skipped="{skipped}"'
         f' time="{run.seconds:.3f}">',
     ]
@@ -26,7 +26,7 @@ def junit(run: Run) -> str:
         lines += _case(result)
     for entry in run.stale:
         lines += [
-            f'<testcase classname="known-failures" name={_attribute(entry)}>',
+            f'<testcase classname="known-failures" name={attribute(entry)}>',
             '<failure message="the list of known failures names what does not exist"/>',
             "</testcase>",
         ]
@@ -35,13 +35,13 @@ def junit(run: Run) -> str:
 
 def _case(result: Result) -> list[str]:
     group, _, name = result.id.rpartition("/")
-    head = f'<testcase classname={_attribute(group)} name={_attribute(name)} time="{result.seconds:.3f}"'
+    head = f'<testcase classname={attribute(group)} name={attribute(name)} time="{result.seconds:.3f}"'
     if result.fails:
         text = "\n".join([*result.differences, *result.notes, result.stderr]).strip()
         message = f"{result.outcome}: {result.message}" + (f" ({result.known})" if result.known else "")
-        return [f"{head}>", f"<failure message={_attribute(message)}>{_text(text)}</failure>", "</testcase>"]
+        return [f"{head}>", f"<failure message={attribute(message)}>{content(text)}</failure>", "</testcase>"]
     if _is_skipped(result):
-        return [f"{head}>", f"<skipped message={_attribute(f'{result.outcome}: {result.message}')}/>", "</testcase>"]
+        return [f"{head}>", f"<skipped message={attribute(f'{result.outcome}: {result.message}')}/>", "</testcase>"]
     return [f"{head}/>"]
 
 
@@ -49,11 +49,13 @@ def _is_skipped(result: Result) -> bool:
     return not result.fails and result.outcome != "pass"
 
 
-def _attribute(text: str) -> str:
+def attribute(text: str) -> str:
+    """A value with its quotes."""
     return quoteattr(_clean(text))
 
 
-def _text(text: str) -> str:
+def content(text: str) -> str:
+    """Text between two tags."""
     return escape(_clean(text))
 
 

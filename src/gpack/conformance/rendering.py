@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from xml.sax.saxutils import escape, quoteattr
 
-from .checking import FAILED, NOT_APPLICABLE, PASSED, CheckReport, Finding, RuleResult
-
-# Characters that XML 1.0 cannot hold.
-_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from ..cli.table import printable
+from .checking import FAILED, NOT_APPLICABLE, PASSED, CheckReport, RuleResult
+from .junit import attribute, content
 
 
 def render_text(report: CheckReport, *, verbose: bool = False) -> str:
@@ -23,7 +20,7 @@ def render_text(report: CheckReport, *, verbose: bool = False) -> str:
         if result.status == FAILED:
             word = "FAILED" if result.severity == "error" else "WARNING"
             lines.append(f"{word} {result.rule}")
-            lines += [f"  {_place(found)}: {found.message}" for found in result.findings]
+            lines += [f"  {found.place}: {found.message}" for found in result.findings]
             if result.count > len(result.findings):
                 lines.append(f"  {result.count - len(result.findings)} more like these")
         elif verbose:
@@ -33,7 +30,7 @@ def render_text(report: CheckReport, *, verbose: bool = False) -> str:
     lines.append(f"{report.path}: {'conforms' if report.ok else 'does not conform'} ({sums}; level {report.level})")
     if report.hint:
         lines.append(report.hint)
-    return "\n".join(map(_printable, lines)) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def render_json(report: CheckReport) -> str:
@@ -45,7 +42,7 @@ def render_junit(report: CheckReport) -> str:
     """The report as JUnit XML: a test case to a rule, so that a build server shows which rules a writer breaks."""
     failures = sum(result.status == FAILED and result.severity == "error" for result in report.results)
     head = (
-        f'<testsuite name={_attribute(f"gpack {report.path}")} tests="{len(report.results)}" failures="{failures}" '
+        f'<testsuite name={attribute(f"gpack {report.path}")} tests="{len(report.results)}" failures="{failures}" '
         f'errors="0" skipped="{report.count(NOT_APPLICABLE)}" time="{report.seconds:.6f}">'
     )
     cases = "\n".join(map(_junit_case, report.results))
@@ -54,33 +51,12 @@ def render_junit(report: CheckReport) -> str:
 
 def _junit_case(result: RuleResult) -> str:
     group = result.rule.partition(".")[0]
-    start = f"<testcase classname={_attribute(f'gpack.{group}')} name={_attribute(result.rule)}"
+    start = f"<testcase classname={attribute(f'gpack.{group}')} name={attribute(result.rule)}"
     if result.status == NOT_APPLICABLE:
-        return f"{start}><skipped message={_attribute(result.reason)}/></testcase>"
+        return f"{start}><skipped message={attribute(result.reason)}/></testcase>"
     if result.status == PASSED:
         return f"{start}/>"
-    told = "\n".join(f"{_place(found)}: {found.message}" for found in result.findings)
+    told = "\n".join(f"{found.place}: {found.message}" for found in result.findings)
     if result.severity == "warning":
-        return f"{start}><system-out>{escape(_clean(told))}</system-out></testcase>"
-    return f"{start}><failure message={_attribute(result.doc)}>{escape(_clean(told))}</failure></testcase>"
-
-
-def _place(found: Finding) -> str:
-    where = found.path or "the file"
-    if found.range is None:
-        return where
-    start, length = found.range
-    return f"{where}, bytes {start} to {start + length}" if length else f"{where}, byte {start}"
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_clean(text))
-
-
-def _clean(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
-
-
-def _printable(line: str) -> str:
-    """Names of hostile files must not steer the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+        return f"{start}><system-out>{content(told)}</system-out></testcase>"
+    return f"{start}><failure message={attribute(result.doc)}>{content(told)}</failure></testcase>"

@@ -15,11 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import FormatError, PathError
+from .protocol import CLASSES, LEVELS
 from .recipe import Recipe
 
 FORMAT, VERSION = "gpack-vectors", 1
-LEVELS = ("structure", "digest", "semantic")
-CLASSES = ("structure", "digest", "semantic", "unsupported")
 ENDING = ".gpack"
 SHARDS = "recipes/shards"
 _INSTALLED = Path(__file__).parent / "data"

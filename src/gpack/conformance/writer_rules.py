@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..sections.verify import verify
-from .checking import Finding, check
+from .checking import check
 
 
 def broken_rules(path: Path) -> list[str]:
@@ -18,18 +18,10 @@ def broken_rules(path: Path) -> list[str]:
     lines = []
     for result in report.failed:
         if result.severity == "error":
-            lines += [f"{result.rule}: {_place(finding)}: {finding.message}" for finding in result.findings]
+            lines += [f"{result.rule}: {finding.place}: {finding.message}" for finding in result.findings]
             if result.count > len(result.findings):
                 lines.append(f"{result.rule}: {result.count - len(result.findings)} more places")
     if not lines:  # shards are looked for where a sound pack says
         shards = verify(path, shards=True).shards
         lines += [f"shard {shard.name}: {shard.error}" for shard in shards if shard.error is not None]
     return lines
-
-
-def _place(finding: Finding) -> str:
-    where = finding.path or "the file"
-    if finding.range is None:
-        return where
-    offset, length = finding.range
-    return f"{where} at byte {offset}" if length < 2 else f"{where} at bytes {offset} to {offset + length - 1}"
