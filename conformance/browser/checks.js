@@ -187,7 +187,7 @@ function manifest(found, add) {
   if (!entry || entry.values.offset + entry.values.size > found.source.size) return;
   const { offset, size } = entry.values;
   const fault = (rule, path, message) => add(rule, path, offset, size, message);
-  if (size > schema.constants.MAX_MANIFEST) return void fault("manifest.json", "$.manifest", `It has ${size} bytes.`);
+  if (size > schema.constants.MAX_MANIFEST) return void fault("manifest.json", "$.ManifestJson", `It has ${size} bytes.`);
   let value;
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(found.source.read(offset, size));
@@ -198,24 +198,24 @@ function manifest(found, add) {
     });
     strict(text);
   } catch (error) {
-    return void fault("manifest.json", "$.manifest", `${error.message}.`);
+    return void fault("manifest.json", "$.ManifestJson", `${error.message}.`);
   }
   if (!value || typeof value !== "object" || Array.isArray(value))
-    return void fault("manifest.json", "$.manifest", "It is no object.");
+    return void fault("manifest.json", "$.ManifestJson", "It is no object.");
   found.manifest.value = value;
   if (canonical(value) !== found.manifest.text)
-    fault("manifest.canonical", "$.manifest", "Its bytes are not those of the canonical form.");
+    fault("manifest.canonical", "$.ManifestJson", "Its bytes are not those of the canonical form.");
   const header = found.header.values;
   for (const name of ["format_version", "min_reader_version", "flags"]) {
     if (value[name] !== header[name])
-      fault("manifest.binding", `$.manifest.${name}`, `${value[name]} here, ${header[name]} in the header.`);
+      fault("manifest.binding", `$.ManifestJson.${name}`, `${value[name]} here, ${header[name]} in the header.`);
   }
   const listed = Array.isArray(value.sections) ? value.sections : [];
   const others = found.entries.filter((item) => item !== entry);
   if (listed.length !== others.length) {
     fault(
       "manifest.binding",
-      "$.manifest.sections",
+      "$.ManifestJson.sections",
       `It lists ${listed.length} sections; the directory has ${others.length} beside it.`,
     );
   }
@@ -225,7 +225,7 @@ function manifest(found, add) {
       if (said !== field.value) {
         fault(
           "manifest.binding",
-          `$.manifest.sections[${index}].${field.name}`,
+          `$.ManifestJson.sections[${index}].${field.name}`,
           `${said} here, ${field.value} in the directory.`,
         );
       }
@@ -268,7 +268,7 @@ function table(section, rows, add) {
   let before = null;
   rows.forEach((row, index) => {
     for (const [name, ref] of Object.entries(row.heap || {})) {
-      const path = `${section.path}.rows[${index}].${name}`;
+      const path = `${section.path}.rows[${index}].${name}_offset`;
       if (ref.offset + ref.length > heap) {
         add(
           "index.heap_ref",
@@ -287,11 +287,12 @@ function table(section, rows, add) {
         );
       }
     }
-    const name = row.heap?.key ?? row.heap?.name;
+    const field = row.heap?.key ? "key" : "name";
+    const name = row.heap?.[field];
     if (section.sorted && name && before && compare(before, name.bytes) >= 0) {
       add(
         "index.sorted",
-        `${section.path}.rows[${index}]`,
+        `${section.path}.rows[${index}].${field}_offset`,
         row.base,
         row.width,
         `"${name.text}" stands behind a name that is not before it.`,
@@ -342,7 +343,7 @@ function tensors(found, section, rows, complete, add) {
     if (field && field.value !== sum) {
       add(
         "tensor.totals",
-        `${section.path}.header.${name}`,
+        `${section.path}.${name}`,
         field.offset,
         field.width,
         `${field.value} here; the rows add up to ${sum}.`,

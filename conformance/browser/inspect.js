@@ -152,7 +152,7 @@ function section(found, entry, index, judge, add) {
     return made;
   }
   made.header = found.records.at(type, offset);
-  judge(made.header, `${path}.header`, { section_size: size, file_size: found.source.size });
+  judge(made.header, path, { section_size: size, file_size: found.source.size });
   for (const [table, row] of grammar.tables(body)) rows(found, made, table, row, judge, add);
   return made;
 }

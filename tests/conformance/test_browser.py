@@ -86,14 +86,27 @@ def test_every_rule_that_the_page_claims_is_seen(over_vectors: dict[str, Any], k
 
 
 def test_problems_name_the_field_and_its_place(over_vectors: dict[str, Any], known: dict[str, Vector]) -> None:
-    """The schema's path, and bytes inside those of the field, of vectors that change one field of a record."""
+    """The paths of the vectors, and bytes inside the fields, so that the page and `gpack-conformance` say the same.
+
+    Elsewhere: digests are shown where they stand in the file, and sums may be told by another of their fields.
+    """
+    elsewhere = {"section.sha256", "manifest.sha256", "tensor.position", "tensor.totals"}
+    wrong, compared = [], 0
+    for vector in known.values():
+        told = [p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0]]
+        comparable = told and vector.expect == "reject" and vector.path and vector.range
+        if not comparable or vector.rules[0] in elsewhere:
+            continue
+        compared += 1
+        if vector.path not in [problem["path"] for problem in told]:
+            wrong.append((vector.id, vector.path, told))
+    assert not wrong
+    assert compared > 250
     for vector_id in ("header.section_count", "tensor.dims", "assets.alignment", "footer.magic", "index.num_rows"):
         vector = known[f"invalid/{vector_id}"]
-        told = next(p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0])
+        told = [p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0]]
         assert vector.range
-        assert vector.range[0] <= told["offset"] < sum(vector.range), vector_id
-        assert vector.path
-        assert told["path"].rpartition(".")[2] == vector.path.rpartition(".")[2]
+        assert vector.range[0] <= told[0]["offset"] < sum(vector.range), vector_id
 
 
 def test_sha256_is_that_of_node(over_vectors: dict[str, Any]) -> None:
