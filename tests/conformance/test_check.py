@@ -108,6 +108,23 @@ def test_a_foreign_file(tmp_path: Path) -> None:
     assert "guild convert" in report.hint
 
 
+def test_what_could_not_be_read_is_not_called_passed(tmp_path: Path) -> None:
+    """Behind a wrong magic nothing of the table is known; rules about other sections were checked all the same."""
+    report = check(written(tmp_path, "invalid/index.magic"))
+    assert [result.rule for result in report.failed] == ["index.magic"]
+    for rule in ("metadata.key", "metadata.type", "metadata.position", "metadata.value", "metadata.stub"):
+        result = report.result(rule)
+        assert result.status == "not applicable"
+        assert result.reason == "what it speaks of could not be read: MetadataKvBin breaks index.magic"
+    # Without the metadata nobody knows which layers are drafts.
+    assert report.result("tensor.home_rule").status == "not applicable"
+    assert report.result("tensor.totals").status == report.result("tokenizer.offsets").status == "passed"
+    truncated = check(written(tmp_path, "invalid/header.total_file_size-3"))
+    assert truncated.result("section.overlap").reason == (
+        "the section directory or the footer could not be read (header.total_file_size)"
+    )
+
+
 def test_warnings_leave_the_file_conforming(tmp_path: Path) -> None:
     report = check(written(tmp_path, "valid/expert.uncovered"))
     assert report.ok
