@@ -13,13 +13,11 @@ What decides the shape of the grammar was tried with compiler 0.11 and its targe
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from codegen import kaitai_rules, kaitai_wide
+from codegen.ksy_yaml import Hex, Node, doc_text, dump
 from codegen.model import (
     Enum,
     Field,
@@ -37,7 +35,6 @@ from codegen.model import (
 from codegen.render import render
 
 KS_VERSION = "0.9"  # the first with `valid` and `bit-endian`
-DOC_WIDTH = 96
 SCALARS = {"i8": "s1", "i16": "s2", "i32": "s4", "i64": "s8", "f32": "f4", "f64": "f8"} | {
     f"u{8 * size}": f"u{size}" for size in (1, 2, 4, 8)
 }
@@ -46,32 +43,11 @@ PARAMS = {
     "ofs_data": "Start of the data behind the heap, from the start of the file.",
     "len_section": "Length of the section.",
 }
-Node = dict[str, Any]
-
-
-class _Hex(int):
-    """A number that YAML shows in hexadecimal."""
-
-
-class _Block(str):
-    """A text that YAML shows as a literal block."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML as Kaitai's format gallery writes it: block style, lists indented."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Indents lists inside mappings."""
-        super().increase_indent(flow, False)
-
-
-_Dumper.add_representer(_Hex, lambda dumper, item: dumper.represent_scalar("tag:yaml.org,2002:int", f"0x{item:x}"))
-_Dumper.add_representer(_Block, lambda dumper, item: dumper.represent_scalar("tag:yaml.org,2002:str", item, style="|"))
 
 
 def emit(schema: Schema) -> str:
     """The text of the `.ksy` file."""
-    body: Node = {"doc": _doc(_file_doc(schema))}
+    body: Node = {"doc": doc_text(_file_doc(schema))}
     if "markdown" in schema.outputs:
         body["doc-ref"] = schema.outputs["markdown"]
     if schema.file:
@@ -83,30 +59,7 @@ def emit(schema: Schema) -> str:
     }
     if schema.enums:
         body["enums"] = {snake(item.name): _enum(item) for item in schema.enums}
-    return render("ksy.j2", schema=schema, ks_version=KS_VERSION, body=_dump(body))
-
-
-def _dump(node: Node) -> str:
-    """The node as YAML, with a blank line between top-level keys and between types."""
-    parts = []
-    for key, value in node.items():
-        if key in ("types", "enums"):
-            items = (textwrap.indent(_yaml({name: item}), "  ") for name, item in value.items())
-            parts.append(f"{key}:\n" + "\n".join(items))
-        else:
-            parts.append(_yaml({key: value}))
-    return "\n".join(parts)
-
-
-def _yaml(node: Node) -> str:
-    return yaml.dump(node, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
-
-
-def _doc(text: str) -> str:
-    """A doc text: short ones on one line, others as a wrapped block."""
-    paragraphs = [textwrap.fill(part, DOC_WIDTH) for part in text.split("\n\n")]
-    joined = "\n\n".join(paragraphs)
-    return _Block(joined + "\n") if "\n" in joined else joined
+    return render("ksy.j2", schema=schema, ks_version=KS_VERSION, body=dump(body))
 
 
 def _file_doc(schema: Schema) -> str:
@@ -127,7 +80,7 @@ def _file_part(part: FilePart) -> Node:
     node: Node = {"pos": _number(part.at), "type": snake(part.type)}
     if part.repeat:
         node |= {"repeat": "expr", "repeat-expr": _number(part.repeat)}
-    return {**node, "doc": _doc(part.doc)}
+    return {**node, "doc": doc_text(part.doc)}
 
 
 def _number(text: str | int) -> str | int:
@@ -142,12 +95,12 @@ def _struct(schema: Schema, item: Struct) -> Node:
     doc = item.doc
     if checks.unchecked:
         doc += f"\n\nNot checked, or only in part: {', '.join(checks.unchecked)}."
-    node: Node = {"-orig-id": item.name, "doc": _doc(doc)}
+    node: Node = {"-orig-id": item.name, "doc": doc_text(doc)}
     if params := _params(schema, item):
         node["params"] = [{"id": name, "type": "u8", "doc": PARAMS[name]} for name in params]
     valid = dict(checks.by_field)
     if _ends_file(schema, item):
-        node["doc"] = _doc(f"{doc} Nothing follows: this is how a file's size is checked.")
+        node["doc"] = doc_text(f"{doc} Nothing follows: this is how a file's size is checked.")
         valid[item.fields[-1].name] = {"expr": "_ >= 0 and _io.eof"}
     node["seq"] = [_field(f, valid.get(f.name)) for f in item.fields]
     instances = {
@@ -184,8 +137,8 @@ def _has_data(header: Struct, row: Struct) -> bool:
 def _field(f: Field, valid: Any) -> Node:
     node: Node = {"id": f.name, **({"-reserved": True} if f.reserved else {}), **_type(f)}
     if valid is not None:
-        node["valid"] = _Hex(valid) if isinstance(valid, int) and "magic" in f.name else valid
-    return {**node, "doc": _doc(f.doc)}
+        node["valid"] = Hex(valid) if isinstance(valid, int) and "magic" in f.name else valid
+    return {**node, "doc": doc_text(f.doc)}
 
 
 def _type(f: Field) -> Node:
@@ -237,7 +190,7 @@ def _ref_instances(schema: Schema, item: Struct) -> Node:
             node: Node = {"io": "_root._io", "pos": f"ofs_heap + {f.name}.as<u8>", "size": f"{f.ref}_length"}
             if f.ref_unit == "text":
                 node |= {"type": "str", "encoding": "UTF-8"}
-            made[f.ref] = {**node, "doc": _doc(f.ref_doc)}
+            made[f.ref] = {**node, "doc": doc_text(f.ref_doc)}
     return made
 
 
@@ -268,7 +221,7 @@ def _body_instance(schema: Schema, item: Struct) -> Node:
         "io": "_root._io",
         "pos": "offset",
         "type": {"switch-on": f"{kind}_enum", "cases": cases},
-        "doc": _doc("The payload, where it is more than a blob; nothing is read before it is asked for."),
+        "doc": doc_text("The payload, where it is more than a blob; nothing is read before it is asked for."),
     }
     return {"body": body}
 
@@ -307,7 +260,7 @@ def _body(schema: Schema, section: Section, doc: str, header: Struct | None, ins
     ]
     node: Node = {
         "-orig-id": section.name,
-        "doc": _doc(doc),
+        "doc": doc_text(doc),
         "params": [{"id": name, "type": "u8", "doc": meaning} for name, meaning in place],
     }
     if header:
@@ -331,7 +284,7 @@ def _rows(schema: Schema, table: Table) -> Node:
         "type": f"{snake(row.name)}{told}",
         "repeat": "expr",
         "repeat-expr": f"header.{table.count}",
-        "doc": _doc(f"Rows, `{table.stride}` apart: what a later version appends to a row is skipped."),
+        "doc": doc_text(f"Rows, `{table.stride}` apart: what a later version appends to a row is skipped."),
     }
 
 
@@ -407,7 +360,7 @@ def _part(sequence: Sequence, part: Part) -> Node:
     else:
         kind = _item_name(sequence, part) if part.type.is_array else SCALARS[part.type.base]
         node |= {"type": kind, "repeat": "expr", "repeat-expr": _count(part)}
-    return {**node, "doc": _doc(part.doc)}
+    return {**node, "doc": doc_text(part.doc)}
 
 
 def _item_name(sequence: Sequence, part: Part) -> str:
@@ -417,7 +370,7 @@ def _item_name(sequence: Sequence, part: Part) -> str:
 def _part_types(sequence: Sequence) -> dict[str, Node]:
     """Types of the elements that are arrays themselves."""
     return {
-        _item_name(sequence, part): {"doc": _doc(part.doc), "seq": [{"id": "values", **_numbers(part.type)}]}
+        _item_name(sequence, part): {"doc": doc_text(part.doc), "seq": [{"id": "values", **_numbers(part.type)}]}
         for part in sequence.parts
         if part.type.is_array
     }
@@ -427,7 +380,7 @@ def _part_types(sequence: Sequence) -> dict[str, Node]:
 
 
 def _flags(schema: Schema, item: Flags) -> Node:
-    node: Node = {"meta": {"bit-endian": "le"}, "-orig-id": item.name, "doc": _doc(item.doc)}
+    node: Node = {"meta": {"bit-endian": "le"}, "-orig-id": item.name, "doc": doc_text(item.doc)}
     if item.bits:
         node["seq"] = _bits(item, kaitai_rules.required_bits(schema, item.name))
     number = {"pos": 0, "type": SCALARS[item.repr], "doc": "All bits as one number, unknown ones too."}
@@ -443,10 +396,10 @@ def _bits(item: Flags, required: set[str]) -> list[Node]:
         node: Node = {"id": bit.name.lower(), "-orig-id": f"{item.prefix}{bit.name}", "type": "b1"}
         if bit.name in required:
             node["valid"] = True
-        made.append({**node, "doc": _doc(bit.doc)})
+        made.append({**node, "doc": doc_text(bit.doc)})
         next_bit = bit.bit + 1
     return made
 
 
 def _enum(item: Enum) -> Mapping[int, Node]:
-    return {value.value: {"id": value.name.lower(), "doc": _doc(value.doc)} for value in item.values}
+    return {value.value: {"id": value.name.lower(), "doc": doc_text(value.doc)} for value in item.values}

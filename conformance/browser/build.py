@@ -21,7 +21,7 @@ from conformance.readers import build as readers
 
 HERE = Path(__file__).parent
 OUT = readers.ROOT / "build" / "gpack-browser.html"
-PAGE = ("app",)
+PAGE = ("app", "session", "view", "summary", "elements")
 WORKER = ("expressions", "records", "values", "checks", "inspect", "sha256", "worker")
 SHARED = ("range_stream", "grammar", "dump", "parse")
 # In a browser every module asks for the runtime and the parser by these names.

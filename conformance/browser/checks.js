@@ -11,12 +11,39 @@ const FLAGS = schema.flags.GPackFlags;
 
 /** Rules that span records and that this module, inspect.js or worker.js checks; the others need a full check. */
 const SPANNING = [
-  "header.complete", "header.manifest", "header.flags_match", "footer.manifest_offset", "footer.section_table_offset",
-  "footer.total_payload_bytes", "section.name", "section.kind_alignment", "section.duplicate", "section.mandatory",
-  "section.pair", "section.order", "section.overlap", "section.gap", "section.gap_zero", "section.sha256",
-  "manifest.sha256", "manifest.json", "manifest.canonical", "manifest.binding", "index.header", "single.header",
-  "tokenizer.header", "index.heap_ref", "index.sorted", "index.utf8", "tensor.home_present", "tensor.bounds",
-  "tensor.position", "tensor.totals", "field.range", "field.reserved", "field.flags",
+  "header.complete",
+  "header.manifest",
+  "header.flags_match",
+  "footer.manifest_offset",
+  "footer.section_table_offset",
+  "footer.total_payload_bytes",
+  "section.name",
+  "section.kind_alignment",
+  "section.duplicate",
+  "section.mandatory",
+  "section.pair",
+  "section.order",
+  "section.overlap",
+  "section.gap",
+  "section.gap_zero",
+  "section.sha256",
+  "manifest.sha256",
+  "manifest.json",
+  "manifest.canonical",
+  "manifest.binding",
+  "index.header",
+  "single.header",
+  "tokenizer.header",
+  "index.heap_ref",
+  "index.sorted",
+  "index.utf8",
+  "tensor.home_present",
+  "tensor.bounds",
+  "tensor.position",
+  "tensor.totals",
+  "field.range",
+  "field.reserved",
+  "field.flags",
 ];
 
 const up = (value, alignment) => Math.ceil(value / alignment) * alignment;
@@ -48,7 +75,12 @@ function container(found, add) {
   flags(header, values, (message) => at(header, "$.header", "flags", "header.flags_match", message));
   places(found, values, fault, add);
   const manifest = values.find((entry) => entry.kind === MANIFEST);
-  for (const [name, field] of manifest ? [["manifest_offset", "offset"], ["manifest_size", "size"]] : []) {
+  for (const [name, field] of manifest
+    ? [
+        ["manifest_offset", "offset"],
+        ["manifest_size", "size"],
+      ]
+    : []) {
     const [here, there] = [header.values[name], manifest[field]];
     if (here !== there) at(header, "$.header", name, "header.manifest", `${here} here, ${there} in the directory.`);
   }
@@ -60,9 +92,15 @@ function kinds(values, fault, missing) {
     const known = KINDS.get(entry.kind);
     const end = entry.name.indexOf(0);
     const name = String.fromCharCode(...entry.name.subarray(0, end < 0 ? entry.name.length : end));
-    if (known && known.name !== name) fault(index, "name", "section.name", `"${name}" here; kind ${entry.kind} is "${known.name}".`);
+    if (known && known.name !== name)
+      fault(index, "name", "section.name", `"${name}" here; kind ${entry.kind} is "${known.name}".`);
     if (known && known.alignment !== entry.alignment) {
-      fault(index, "alignment", "section.kind_alignment", `${entry.alignment} here; ${known.name} has ${known.alignment}.`);
+      fault(
+        index,
+        "alignment",
+        "section.kind_alignment",
+        `${entry.alignment} here; ${known.name} has ${known.alignment}.`,
+      );
     }
     if (seen.has(entry.kind)) fault(index, "kind", "section.duplicate", `${named(entry)} stands twice.`);
     seen.add(entry.kind);
@@ -89,7 +127,9 @@ function flags(header, values, fault) {
   wanted.set(FLAGS.EXTERNAL_EXPERTS, has(byName("ExpertLayoutBin")) && !has(byName("ExpertBlobs")));
   for (const [name, bit] of Object.entries(FLAGS)) {
     if (!wanted.has(bit) || Boolean(header.values.flags & bit) === wanted.get(bit)) continue;
-    fault(`${name} is ${wanted.get(bit) ? "not set, although its section is there" : "set, although its section is not there"}.`);
+    fault(
+      `${name} is ${wanted.get(bit) ? "not set, although its section is there" : "set, although its section is not there"}.`,
+    );
   }
 }
 
@@ -99,13 +139,26 @@ function places({ header, source, gaps }, values, fault, add) {
   const entrySize = schema.records.gpack_section_entry_v1.size;
   const tableEnd = table + header.values.section_count * entrySize;
   const footer = header.values.total_file_size - schema.records.gpack_footer_v1.size;
-  const ranges = values.map((entry, index) => ({ index, start: entry.offset, end: entry.offset + entry.size, alignment: entry.alignment }));
-  ranges.push({ start: table, end: tableEnd, alignment: CACHE_LINE }, { start: footer, end: header.values.total_file_size, alignment: CACHE_LINE });
+  const ranges = values.map((entry, index) => ({
+    index,
+    start: entry.offset,
+    end: entry.offset + entry.size,
+    alignment: entry.alignment,
+  }));
+  ranges.push(
+    { start: table, end: tableEnd, alignment: CACHE_LINE },
+    { start: footer, end: header.values.total_file_size, alignment: CACHE_LINE },
+  );
   ranges.sort((a, b) => a.start - b.start || a.end - b.end);
   let end = schema.records.gpack_header_v1.size;
   for (const range of ranges) {
     if (range.start < end && range.index !== undefined) {
-      fault(range.index, "offset", "section.overlap", `It begins ${end - range.start} bytes before what lies in front of it ends.`);
+      fault(
+        range.index,
+        "offset",
+        "section.overlap",
+        `It begins ${end - range.start} bytes before what lies in front of it ends.`,
+      );
     } else if (range.start < end && range.start === table) {
       add("section.overlap", "$.sections", table, tableEnd - table, "A section reaches into the directory.");
     } else if (range.start > end) {
@@ -114,7 +167,13 @@ function places({ header, source, gaps }, values, fault, add) {
         fault(range.index, "offset", "section.gap", `It could begin at ${least}.`);
       } else if (range.start === table && range.start > least) {
         const field = header.fields.find((item) => item.name === "section_table_offset");
-        add("section.gap", "$.header.section_table_offset", field.offset, field.width, `The directory could begin at ${least}.`);
+        add(
+          "section.gap",
+          "$.header.section_table_offset",
+          field.offset,
+          field.width,
+          `The directory could begin at ${least}.`,
+        );
       }
       if (range.start <= source.size) gaps.push([end, range.start - end]);
     }
@@ -141,23 +200,34 @@ function manifest(found, add) {
   } catch (error) {
     return void fault("manifest.json", "$.manifest", `${error.message}.`);
   }
-  if (!value || typeof value !== "object" || Array.isArray(value)) return void fault("manifest.json", "$.manifest", "It is no object.");
+  if (!value || typeof value !== "object" || Array.isArray(value))
+    return void fault("manifest.json", "$.manifest", "It is no object.");
   found.manifest.value = value;
-  if (canonical(value) !== found.manifest.text) fault("manifest.canonical", "$.manifest", "Its bytes are not those of the canonical form.");
+  if (canonical(value) !== found.manifest.text)
+    fault("manifest.canonical", "$.manifest", "Its bytes are not those of the canonical form.");
   const header = found.header.values;
   for (const name of ["format_version", "min_reader_version", "flags"]) {
-    if (value[name] !== header[name]) fault("manifest.binding", `$.manifest.${name}`, `${value[name]} here, ${header[name]} in the header.`);
+    if (value[name] !== header[name])
+      fault("manifest.binding", `$.manifest.${name}`, `${value[name]} here, ${header[name]} in the header.`);
   }
   const listed = Array.isArray(value.sections) ? value.sections : [];
   const others = found.entries.filter((item) => item !== entry);
   if (listed.length !== others.length) {
-    fault("manifest.binding", "$.manifest.sections", `It lists ${listed.length} sections; the directory has ${others.length} beside it.`);
+    fault(
+      "manifest.binding",
+      "$.manifest.sections",
+      `It lists ${listed.length} sections; the directory has ${others.length} beside it.`,
+    );
   }
   others.forEach((other, index) => {
     for (const field of other.fields.filter((item) => listed[index] && item.name in listed[index])) {
       const said = listed[index][field.name];
       if (said !== field.value) {
-        fault("manifest.binding", `$.manifest.sections[${index}].${field.name}`, `${said} here, ${field.value} in the directory.`);
+        fault(
+          "manifest.binding",
+          `$.manifest.sections[${index}].${field.name}`,
+          `${said} here, ${field.value} in the directory.`,
+        );
       }
     }
   });
@@ -169,7 +239,8 @@ function strict(text) {
   for (const [token, colon] of text.matchAll(/"(?:[^"\\]|\\.)*"(\s*:)?|[[\]{}]/g)) {
     if (token === "{" || token === "[") {
       open.push(new Set());
-      if (open.length > schema.constants.MAX_MANIFEST_DEPTH) throw new Error(`It is nested deeper than ${open.length - 1}`);
+      if (open.length > schema.constants.MAX_MANIFEST_DEPTH)
+        throw new Error(`It is nested deeper than ${open.length - 1}`);
     } else if (token === "}" || token === "]") open.pop();
     else if (colon) {
       const key = JSON.parse(token.replace(/\s*:$/, ""));
@@ -183,7 +254,10 @@ function strict(text) {
 function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (!value || typeof value !== "object") return JSON.stringify(value);
-  return `{${Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`).join(",")}}`;
+  return `{${Object.keys(value)
+    .sort()
+    .map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`)
+    .join(",")}}`;
 }
 
 /** Heap references, order of rows, and names of one table. */
@@ -196,14 +270,32 @@ function table(section, rows, add) {
     for (const [name, ref] of Object.entries(row.heap || {})) {
       const path = `${section.path}.rows[${index}].${name}`;
       if (ref.offset + ref.length > heap) {
-        add("index.heap_ref", path, row.base, row.width, `It points at ${ref.offset} + ${ref.length}; the heap has ${heap} bytes.`);
+        add(
+          "index.heap_ref",
+          path,
+          row.base,
+          row.width,
+          `It points at ${ref.offset} + ${ref.length}; the heap has ${heap} bytes.`,
+        );
       } else if (ref.isText && ref.broken) {
-        add("index.utf8", path, entry.values.offset + header.values.ofs_heap + ref.offset, ref.length, "It is not UTF-8.");
+        add(
+          "index.utf8",
+          path,
+          entry.values.offset + header.values.ofs_heap + ref.offset,
+          ref.length,
+          "It is not UTF-8.",
+        );
       }
     }
     const name = row.heap?.key ?? row.heap?.name;
     if (section.sorted && name && before && compare(before, name.bytes) >= 0) {
-      add("index.sorted", `${section.path}.rows[${index}]`, row.base, row.width, `"${name.text}" stands behind a name that is not before it.`);
+      add(
+        "index.sorted",
+        `${section.path}.rows[${index}]`,
+        row.base,
+        row.width,
+        `"${name.text}" stands behind a name that is not before it.`,
+      );
     }
     before = name?.bytes ?? null;
   });
@@ -229,20 +321,42 @@ function tensors(found, section, rows, complete, add) {
     positions.add(v.position);
     if (v.flags & EXTERNAL) return;
     const size = sizes.get(v.home);
-    if (size === undefined) add("tensor.home_present", `${path}.home`, row.base, row.width, `${named({ kind: v.home })} is not in the file.`);
+    if (size === undefined)
+      add("tensor.home_present", `${path}.home`, row.base, row.width, `${named({ kind: v.home })} is not in the file.`);
     else if (v.offset + (v.role ? 0 : v.byte_size) > size) {
-      add("tensor.bounds", `${path}.offset`, row.base, row.width, `It ends at ${v.offset + v.byte_size} of ${size} bytes.`);
+      add(
+        "tensor.bounds",
+        `${path}.offset`,
+        row.base,
+        row.width,
+        `It ends at ${v.offset + v.byte_size} of ${size} bytes.`,
+      );
     }
   });
   if (!complete) return;
-  for (const [name, sum] of [["parameter_count", elements], ["tensor_bytes", bytes]]) {
+  for (const [name, sum] of [
+    ["parameter_count", elements],
+    ["tensor_bytes", bytes],
+  ]) {
     const field = section.header.fields.find((item) => item.name === name);
     if (field && field.value !== sum) {
-      add("tensor.totals", `${section.path}.header.${name}`, field.offset, field.width, `${field.value} here; the rows add up to ${sum}.`);
+      add(
+        "tensor.totals",
+        `${section.path}.header.${name}`,
+        field.offset,
+        field.width,
+        `${field.value} here; the rows add up to ${sum}.`,
+      );
     }
   }
   if (positions.size !== rows.length || [...positions].some((position) => position >= rows.length)) {
-    add("tensor.position", `${section.path}.rows`, section.entry.values.offset, section.entry.values.size, "A position is missing or stands twice.");
+    add(
+      "tensor.position",
+      `${section.path}.rows`,
+      section.entry.values.offset,
+      section.entry.values.size,
+      "A position is missing or stands twice.",
+    );
   }
 }
 
@@ -252,12 +366,24 @@ function digests(found, known, add) {
     const field = entry.fields.find((item) => item.name === "sha256");
     if (known.has(index) && known.get(index) !== field.value) {
       const { offset, size } = entry.values;
-      add("section.sha256", `$.sections[${index}].sha256`, offset, size, `The payload of ${named(entry.values)} has ${known.get(index)}.`);
+      add(
+        "section.sha256",
+        `$.sections[${index}].sha256`,
+        offset,
+        size,
+        `The payload of ${named(entry.values)} has ${known.get(index)}.`,
+      );
     }
     if (entry.values.kind === MANIFEST && known.has(index) && found.footer?.values) {
       const stated = found.footer.fields.find((item) => item.name === "manifest_sha256");
       if (known.get(index) !== stated.value) {
-        add("manifest.sha256", "$.footer.manifest_sha256", stated.offset, stated.width, `The manifest has ${known.get(index)}.`);
+        add(
+          "manifest.sha256",
+          "$.footer.manifest_sha256",
+          stated.offset,
+          stated.width,
+          `The manifest has ${known.get(index)}.`,
+        );
       }
     }
   });
@@ -265,7 +391,13 @@ function digests(found, known, add) {
     const bytes = found.source.read(offset, Math.min(length, 1 << 20));
     const wrong = bytes.findIndex(Boolean);
     if (wrong >= 0) {
-      add("section.gap_zero", "$", offset + wrong, 1, `The byte at ${offset + wrong}, between two sections, is 0x${hex([bytes[wrong]])}.`);
+      add(
+        "section.gap_zero",
+        "$",
+        offset + wrong,
+        1,
+        `The byte at ${offset + wrong}, between two sections, is 0x${hex([bytes[wrong]])}.`,
+      );
     }
   }
 }

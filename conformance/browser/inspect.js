@@ -14,7 +14,10 @@ const grammar = new Grammar(require("./ksy"));
 const MAX_ROWS = 20000; // shown and checked, of one table
 const MAX_VALUE = 4096; // bytes that are read of one value
 const MAX_PROBLEMS = 500;
-const CHECKED = new Set([...checks.SPANNING, ...Object.values(schema.records).flatMap((record) => record.checks.map(([rule]) => rule))]);
+const CHECKED = new Set([
+  ...checks.SPANNING,
+  ...Object.values(schema.records).flatMap((record) => record.checks.map(([rule]) => rule)),
+]);
 const UNSORTED = new Set(["ExpertLayoutBin", "MtpBlob"]); // layers stand by number
 const MAGIC = schema.records[grammar.parts.header].magic;
 const MAGICS = { 0x46554747: "It begins like a GGUF: `guild convert` makes a pack of it." };
@@ -28,7 +31,17 @@ function inspect(source) {
     if (problems.length < MAX_PROBLEMS) problems.push({ rule, path, offset, length, message, ...schema.rules[rule] });
   };
   const records = new Records(grammar, source);
-  const found = { source, records, header: null, footer: null, entries: [], gaps: [], sections: [], manifest: null, complete: true };
+  const found = {
+    source,
+    records,
+    header: null,
+    footer: null,
+    entries: [],
+    gaps: [],
+    sections: [],
+    manifest: null,
+    complete: true,
+  };
   const judge = (record, path, given) => judgeRecord(records, record, path, given, add);
   if (container(found, judge, add)) {
     for (const [index, entry] of found.entries.entries()) found.sections.push(section(found, entry, index, judge, add));
@@ -44,7 +57,13 @@ function judgeRecord(records, record, path, given, add) {
   for (const { rule, field } of records.broken(record, given)) {
     const item = record.fields.find((one) => one.name === field);
     item.broken = [...(item.broken || []), rule];
-    add(rule, `${path}.${field}`, item.offset, item.width, `Found ${Array.isArray(item.value) ? `[${item.value}]` : item.value}.`);
+    add(
+      rule,
+      `${path}.${field}`,
+      item.offset,
+      item.width,
+      `Found ${Array.isArray(item.value) ? `[${item.value}]` : item.value}.`,
+    );
   }
 }
 
@@ -56,7 +75,13 @@ function container(found, judge, add) {
   const smallest = schema.records[parts.header].size + schema.records[parts.footer].size;
   found.header = records.at(parts.header, 0);
   if (source.size < smallest && (!found.header.values || found.header.values.magic === MAGIC)) {
-    add("header.complete", "$.header", 0, source.size, `The file has ${source.size} bytes; the smallest pack has ${smallest}.`);
+    add(
+      "header.complete",
+      "$.header",
+      0,
+      source.size,
+      `The file has ${source.size} bytes; the smallest pack has ${smallest}.`,
+    );
     return false;
   }
   const header = found.header.values;
@@ -64,13 +89,25 @@ function container(found, judge, add) {
   if (magic) {
     found.header.fields.find((item) => item.name === "magic").broken = ["header.magic"];
     const begins = text(records.bytes(0, 4)).text;
-    add("header.magic", "$.header.magic", 0, 4, `Found "${begins}". ${MAGICS[header.magic] ?? "This is no GPACK file."}`);
+    add(
+      "header.magic",
+      "$.header.magic",
+      0,
+      4,
+      `Found "${begins}". ${MAGICS[header.magic] ?? "This is no GPACK file."}`,
+    );
     return false;
   }
   judge(found.header, "$.header", given);
   if (header.total_file_size > source.size) {
     const lost = header.total_file_size - source.size;
-    add("footer.magic", "$.footer", source.size, 0, `The last ${lost} bytes are missing, and the footer with them: the file was cut off.`);
+    add(
+      "footer.magic",
+      "$.footer",
+      source.size,
+      0,
+      `The last ${lost} bytes are missing, and the footer with them: the file was cut off.`,
+    );
   } else if (header.total_file_size >= smallest) {
     found.footer = records.at(parts.footer, header.total_file_size - schema.records[parts.footer].size);
     judge(found.footer, "$.footer", {});
@@ -95,12 +132,21 @@ function section(found, entry, index, judge, add) {
   const { kind, offset, size } = entry.values;
   const known = checks.KINDS.get(kind);
   const path = known ? `$.${known.name}` : `$.sections[${index}]`;
-  const made = { index, entry, path, known, header: null, tables: {}, sorted: known !== undefined && !UNSORTED.has(known.name) };
+  const made = {
+    index,
+    entry,
+    path,
+    known,
+    header: null,
+    tables: {},
+    sorted: known !== undefined && !UNSORTED.has(known.name),
+  };
   const body = grammar.bodies.get(kind);
   if (!body || offset + size > found.source.size) return made;
   const type = grammar.header(body) ?? (grammar.types[body].seq ? body : undefined);
   if (!type) return made;
-  const rule = known.shape === "table" ? "index.header" : known.shape === "single" ? "single.header" : "tokenizer.header";
+  const rule =
+    known.shape === "table" ? "index.header" : known.shape === "single" ? "single.header" : "tokenizer.header";
   if (size < schema.records[type].size) {
     add(rule, path, offset, size, `The section has ${size} bytes, its header ${schema.records[type].size}.`);
     return made;
@@ -153,7 +199,8 @@ function readWithKaitai(source, found) {
   if (total > 2 * MAX_ROWS) return { verdict: "skip", message: `${total} rows are more than a page should hold.` };
   const stream = new RangeStream(source);
   const dumper = new Dumper(grammar, (offset, length) => {
-    if (offset + length > source.size) throw new Rejected("structure", "the file ends early: a reference leaves it", offset);
+    if (offset + length > source.size)
+      throw new Rejected("structure", "the file ends early: a reference leaves it", offset);
     return null;
   });
   try {
@@ -177,8 +224,12 @@ const find = (found, name) => found.sections.find((item) => item.known?.name ===
 const ggml = (type) => schema.columns.GgmlType[type]?.name ?? `type ${type}`;
 const shape = (dims, rank) => (rank ? dims.slice(0, rank).join(" × ") : "scalar");
 const enumName = (space, value) => schema.columns[space][value]?.name.toLowerCase() ?? String(value);
-const bits = (space, value) => Object.entries(schema.flags[space]).filter(([, mask]) => value & mask).map(([name]) => name);
-const plain = (record) => record && { type: record.type, base: record.base, fields: record.fields, missing: record.missing };
+const bits = (space, value) =>
+  Object.entries(schema.flags[space])
+    .filter(([, mask]) => value & mask)
+    .map(([name]) => name);
+const plain = (record) =>
+  record && { type: record.type, base: record.base, fields: record.fields, missing: record.missing };
 
 /** Everything that the page draws, as plain data. */
 function report({ found, problems, kaitai, broken }) {
@@ -188,7 +239,12 @@ function report({ found, problems, kaitai, broken }) {
     problems,
     kaitai,
     complete: found.complete,
-    rules: Object.entries(schema.rules).map(([id, rule]) => ({ id, ...rule, broken: broken.has(id), checked: CHECKED.has(id) })),
+    rules: Object.entries(schema.rules).map(([id, rule]) => ({
+      id,
+      ...rule,
+      broken: broken.has(id),
+      checked: CHECKED.has(id),
+    })),
     header: plain(found.header),
     footer: plain(found.footer),
     flags: found.header?.values ? bits("GPackFlags", found.header.values.flags) : [],
@@ -202,7 +258,11 @@ function report({ found, problems, kaitai, broken }) {
     })),
     tensors: rowsOf("TensorIndexBin").map((row) => tensor(found, row)),
     experts: rowsOf("ExpertLayoutBin").map((row) => ({ ...row.values, ...expertTypes(row.values) })),
-    shards: rowsOf("ExpertLayoutBin", "shards").map((row) => ({ name: row.heap.name.text, size: row.values.file_size, full: Boolean(row.values.flags & schema.flags.ShardFlags.HAS_SHA256) })),
+    shards: rowsOf("ExpertLayoutBin", "shards").map((row) => ({
+      name: row.heap.name.text,
+      size: row.values.file_size,
+      full: Boolean(row.values.flags & schema.flags.ShardFlags.HAS_SHA256),
+    })),
     tokenizer: tokenizer(find(found, "TokenizerBin")),
     assets: rowsOf("TokenizerAssets").map((row) => asset(find(found, "TokenizerAssets"), row)),
     manifest: found.manifest,
@@ -224,7 +284,10 @@ function sectionReport(item) {
 function tableReport(list) {
   const refs = grammar.refs(list.type);
   const hidden = new Set([...refs.keys()].flatMap((field) => [field, field.replace(/_offset$/, "_length")]));
-  const columns = grammar.fields(list.type).filter((item) => !hidden.has(item.id) && !item["-reserved"]).map((item) => item.id);
+  const columns = grammar
+    .fields(list.type)
+    .filter((item) => !hidden.has(item.id) && !item["-reserved"])
+    .map((item) => item.id);
   const names = [...refs.values()].filter((name) => grammar.types[list.type].instances[name].type === "str");
   const cell = (row, id) => {
     const field = row.fields.find((item) => item.name === id);
@@ -233,7 +296,10 @@ function tableReport(list) {
   return {
     count: list.count,
     columns: [...names, ...columns],
-    rows: list.rows.map((row) => [...names.map((name) => ({ value: row.heap[name].text })), ...columns.map((id) => cell(row, id))]),
+    rows: list.rows.map((row) => [
+      ...names.map((name) => ({ value: row.heap[name].text })),
+      ...columns.map((id) => cell(row, id)),
+    ]),
   };
 }
 
@@ -255,13 +321,25 @@ function tensor(found, row) {
 
 function expertTypes(v) {
   const matrix = (role) => `${ggml(v[`${role}_type`])} ${v[`${role}_ne0`]} × ${v[`${role}_ne1`]}`;
-  return { gate: v.gate_ne0 ? matrix("gate") : "none", up: matrix("up"), down: matrix("down"), notes: bits("ExpertFlags", v.flags).join(", ").toLowerCase() };
+  return {
+    gate: v.gate_ne0 ? matrix("gate") : "none",
+    up: matrix("up"),
+    down: matrix("down"),
+    notes: bits("ExpertFlags", v.flags).join(", ").toLowerCase(),
+  };
 }
 
 function tokenizer(item) {
   if (!item?.header?.values) return null;
   const v = item.header.values;
-  return { vocabulary: v.vocab_size, merges: v.n_merges, eos: v.eos_token_id, template: v.chat_template_bytes, special: v.n_special, arrays: bits("GbtFlags", v.flags) };
+  return {
+    vocabulary: v.vocab_size,
+    merges: v.n_merges,
+    eos: v.eos_token_id,
+    template: v.chat_template_bytes,
+    special: v.n_special,
+    arrays: bits("GbtFlags", v.flags),
+  };
 }
 
 function asset(item, row) {
@@ -276,7 +354,8 @@ function vocabulary(source, found) {
   const root = new Gpack(stream);
   return guarded(grammar, stream, () => {
     const { body } = root.sections[item.index];
-    if (body.header.vocabBlobBytes > 1 << 28) throw new Rejected("structure", "the vocabulary is too large for a page", 0);
+    if (body.header.vocabBlobBytes > 1 << 28)
+      throw new Rejected("structure", "the vocabulary is too large for a page", 0);
     const at = (name) => body.ofsSection + body[name];
     const offsets = source.read(at("ofsOffsets"), 4 * (body.header.vocabSize + 1));
     const view = new DataView(offsets.buffer, offsets.byteOffset, offsets.byteLength);

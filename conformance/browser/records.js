@@ -11,7 +11,10 @@ function text(bytes) {
   try {
     return { text: strict.decode(bytes), broken: false };
   } catch {
-    return { text: Array.from(bytes, (b) => (b > 31 && b < 127 ? String.fromCharCode(b) : `\\x${hex([b])}`)).join(""), broken: true };
+    return {
+      text: Array.from(bytes, (b) => (b > 31 && b < 127 ? String.fromCharCode(b) : `\\x${hex([b])}`)).join(""),
+      broken: true,
+    };
   }
 }
 

@@ -74,7 +74,14 @@ class Sha256 {
         const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
         w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
       }
-      let a = h0, b = h1, c = h2, d = h3, e = h4, f = h5, g = h6, h = h7;
+      let a = h0,
+        b = h1,
+        c = h2,
+        d = h3,
+        e = h4,
+        f = h5,
+        g = h6,
+        h = h7;
       for (let i = 0; i < 64; i += 8) {
         let t = (h + big1(e) + (g ^ (e & (f ^ g))) + K[i] + w[i]) | 0;
         d = (d + t) | 0;

@@ -45,7 +45,7 @@ function show(row, bytes) {
 function elements(view, bytes, type, count) {
   const made = [];
   const width = TYPES[type].bytes;
-  for (let at = 0; made.length < count; ) {
+  for (let at = 0; made.length < count;) {
     if (type === typeOf.ARRAY) return [...made, "…"];
     if (type === typeOf.STRING) {
       const length = Number(view.getBigUint64(at, true));

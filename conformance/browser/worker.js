@@ -55,7 +55,8 @@ const orders = {
   },
   digests({ known }) {
     const problems = [];
-    const add = (rule, path, offset, length, message) => problems.push({ rule, path, offset, length, message, ...schema.rules[rule] });
+    const add = (rule, path, offset, length, message) =>
+      problems.push({ rule, path, offset, length, message, ...schema.rules[rule] });
     checks.digests(inspection.found, new Map(known), add);
     return { type: "digests", problems };
   },

@@ -11,7 +11,8 @@ whose inputs did not change is not repeated.
     level    = "digest"               # the highest level that it knows: structure, digest, semantic
     needs    = ["java", "javac"]      # programs that must be installed
     runtime  = "..."                  # where Kaitai's runtime comes from, for people
-    build    = [["javac", ...]]       # commands, run in {build}
+    fetch    = [["mvn", ...]]         # commands that get the runtime, run in {build}: where one fails, it is absent
+    build    = [["javac", ...]]       # commands that compile, run in {build}
     run      = ["java", ...]          # the command that speaks the reader protocol
     per_file = false                  # true: one process to a file
     [kaitai]                          # absent: the reader does without the grammar
@@ -69,6 +70,7 @@ class Reader:
     run: Sequence[str]
     folder: Path
     needs: Sequence[str] = ()
+    fetch: Sequence[Sequence[str]] = ()
     build: Sequence[Sequence[str]] = ()
     per_file: bool = False
     kaitai: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +97,7 @@ class Reader:
             The command that runs it.
 
         Raises:
-            MissingToolError: Something is not installed.
+            MissingToolError: Something is not installed, or cannot be fetched.
             BuildError: A command failed.
         """
         if missing := self.missing():
@@ -104,10 +106,18 @@ class Reader:
         with _alone(self.place):
             if not stamp.exists() or stamp.read_text() != state:
                 self._prepare()
+                self._fetch()
                 for command in self.build:
                     _call(self.language, [self._fill(word) for word in command], self.place)
                 stamp.write_text(state)
         return self.command()
+
+    def _fetch(self) -> None:
+        for command in self.fetch:
+            try:
+                _call(self.language, [self._fill(word) for word in command], self.place)
+            except BuildError as error:
+                raise MissingToolError(f"{self.language}: no runtime ({self.runtime}): {error}") from error
 
     def _fill(self, word: str) -> str:
         known = {"{build}": str(self.place), "{root}": str(ROOT), "{python}": sys.executable}

@@ -1,10 +1,18 @@
 // node browser_drive.cjs PAGE CHROMIUM SCREENSHOT: opens the page from disk, does what stdin's JSON list says, prints JSON.
-// Orders: {open: path, hash?: true, tab?: name, filter?: text} | {drop: {name, base64}} | {keys: true} | {connect: true}
+// Orders: {open: path, hash?: times, tab?: name, filter?: text} | {drop: {name, base64}} | {keys: true} | {connect: true}
 "use strict";
 const fs = require("node:fs");
 const { chromium } = require("playwright-core");
 
-const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const QUIET = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
 
 async function told(page) {
   await page.waitForSelector("#result:not([hidden])");
@@ -14,8 +22,14 @@ async function told(page) {
       status: document.getElementById("status").textContent,
       verdict: document.querySelector(".verdict").textContent,
       kind: document.querySelector(".verdict").className,
-      problems: [...document.querySelectorAll(".problems li")].map((item) => [...item.querySelectorAll("p")].map((line) => line.textContent)),
-      facts: Object.fromEntries([...document.querySelectorAll(".card dl > div")].map((item) => [...item.children].map((child) => child.textContent))),
+      problems: [...document.querySelectorAll(".problems li")].map((item) =>
+        [...item.querySelectorAll("p")].map((line) => line.textContent),
+      ),
+      facts: Object.fromEntries(
+        [...document.querySelectorAll(".card dl > div")].map((item) =>
+          [...item.children].map((child) => child.textContent),
+        ),
+      ),
       tabs: all('[role="tab"]'),
       unlabelled: [...document.querySelectorAll("input")].filter((input) => !input.labels.length).length,
       foreign: document.querySelectorAll("#result img, #result script, #result iframe").length,
@@ -25,11 +39,17 @@ async function told(page) {
 
 async function open(page, order) {
   await page.setInputFiles("#file", order.open);
-  await page.waitForFunction((name) => document.getElementById("status").textContent.startsWith(name), order.open.split("/").at(-1));
-  if (order.hash) {
-    await page.getByRole("tab", { name: "Sections" }).click();
+  await page.waitForFunction(
+    (name) => document.getElementById("status").textContent.startsWith(name),
+    order.open.split("/").at(-1),
+  );
+  if (order.hash) await page.getByRole("tab", { name: "Sections" }).click();
+  for (let times = 0; times < (order.hash ?? 0); times += 1) {
+    await page.evaluate(() => (document.getElementById("status").textContent = ""));
     await page.getByRole("button", { name: "Check all digests" }).click();
-    await page.waitForFunction(() => /digest/.test(document.getElementById("status").textContent) && document.querySelector(".bar").hidden, undefined, { timeout: 120_000 });
+    await page.waitForFunction(() => /digest/.test(document.getElementById("status").textContent), undefined, {
+      timeout: 120_000,
+    });
   }
   const made = await told(page);
   if (order.hash) made.digests = await page.$$eval(".digeststate", (items) => items.map((item) => item.textContent));
@@ -39,7 +59,11 @@ async function open(page, order) {
     if (order.filter) await panel.getByRole("searchbox").first().fill(order.filter);
     if (order.click) await panel.getByRole("button", { name: order.click }).first().click();
     await panel.locator("table").first().waitFor();
-    made.rows = await panel.locator("table").last().locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    made.rows = await panel
+      .locator("table")
+      .last()
+      .locator("tbody tr")
+      .evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     made.text = await panel.innerText();
   }
   return made;
@@ -69,17 +93,30 @@ const orders = {
     const outline = await page.$eval("#drop", (item) => getComputedStyle(item).outlineStyle);
     return { seen, outline };
   },
-  connect: (page) => page.evaluate(() => {
-    const refused = [];
-    document.addEventListener("securitypolicyviolation", (event) => refused.push(event.violatedDirective));
-    const image = new Image();
-    image.src = "http://127.0.0.1:9/x.png";
-    const script = document.createElement("script");
-    script.textContent = "window.injected = true";
-    document.body.append(script);
-    return fetch("http://127.0.0.1:9/").then(() => "sent", () => "refused")
-      .then((fetched) => new Promise((done) => setTimeout(() => done({ fetched, refused: [...new Set(refused)].sort(), injected: window.injected === true }), 200)));
-  }),
+  connect: (page) =>
+    page.evaluate(() => {
+      const refused = [];
+      document.addEventListener("securitypolicyviolation", (event) => refused.push(event.violatedDirective));
+      const image = new Image();
+      image.src = "http://127.0.0.1:9/x.png";
+      const script = document.createElement("script");
+      script.textContent = "window.injected = true";
+      document.body.append(script);
+      return fetch("http://127.0.0.1:9/")
+        .then(
+          () => "sent",
+          () => "refused",
+        )
+        .then(
+          (fetched) =>
+            new Promise((done) =>
+              setTimeout(
+                () => done({ fetched, refused: [...new Set(refused)].sort(), injected: window.injected === true }),
+                200,
+              ),
+            ),
+        );
+    }),
 };
 
 async function main([file, executablePath, screenshot]) {

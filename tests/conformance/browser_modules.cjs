@@ -21,7 +21,8 @@ class Source {
   read(offset, length) {
     this.longest = Math.max(this.longest, length);
     const data = new Uint8Array(length);
-    if (fs.readSync(this.fd, data, 0, length, offset) !== length) throw new Error(`read beyond the end: ${offset} + ${length}`);
+    if (fs.readSync(this.fd, data, 0, length, offset) !== length)
+      throw new Error(`read beyond the end: ${offset} + ${length}`);
     return data;
   }
 }
@@ -38,12 +39,19 @@ function rulesOf(file) {
     const { offset, size } = values;
     if (offset + size <= source.size && size < 1 << 30) known.set(index, sha256(source.read(offset, size)));
   });
-  checks.digests(found, known, (rule, at, offset, length, message) => problems.push({ rule, path: at, offset, length, message }));
+  checks.digests(found, known, (rule, at, offset, length, message) =>
+    problems.push({ rule, path: at, offset, length, message }),
+  );
   for (const problem of problems) {
-    if (!problem.message || !(problem.offset >= 0)) throw new Error(`${file}: ${JSON.stringify(problem)} has no place or message`);
+    if (!problem.message || !(problem.offset >= 0))
+      throw new Error(`${file}: ${JSON.stringify(problem)} has no place or message`);
   }
   fs.closeSync(source.fd);
-  return { rules: [...new Set(problems.filter((p) => p.severity !== "warning").map((p) => p.rule))], kaitai: told.kaitai.verdict, problems };
+  return {
+    rules: [...new Set(problems.filter((p) => p.severity !== "warning").map((p) => p.rule))],
+    kaitai: told.kaitai.verdict,
+    problems,
+  };
 }
 
 /** Messages of every length around a block's edges, in pieces of every size, against Node's own. */

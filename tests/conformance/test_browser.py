@@ -22,9 +22,11 @@ from gguf_maker import write_gguf
 from conformance.browser import build
 from conformance.readers.build import ROOT, MissingToolError
 from gpack.conformance import vectors
+from gpack.conformance.parts import Parts
+from gpack.conformance.recipes import bases
 from gpack.conformance.vectors import Vector
 from gpack.convert.gguf import convert_gguf
-from gpack.generated.constants import SectionKind
+from gpack.generated.constants import PRIVATE_KIND, SectionKind
 from gpack.generated.structs import GPackHeaderV1, GPackSectionEntryV1
 
 HERE = Path(__file__).parent
@@ -167,7 +169,7 @@ def test_a_pack_is_shown_and_its_digests_checked(drive: Drive, known: dict[str, 
     path = known["valid/everything"].write(tmp_path)
     tensors, sections, tokens, assets = drive(
         [
-            {"open": str(path), "hash": True, "tab": "Tensors", "filter": "attn"},
+            {"open": str(path), "hash": 1, "tab": "Tensors", "filter": "attn"},
             {"open": str(path), "tab": "Sections", "click": "DenseIndexBin"},
             {"open": str(path), "tab": "Tokenizer"},
             {"open": str(path), "tab": "Assets"},
@@ -207,9 +209,19 @@ def test_a_changed_byte_is_found_by_its_digest(drive: Drive, known: dict[str, Ve
     path = tmp_path / "changed.gpack"
     data[_expert_bytes(data)] ^= 1  # of a weight, which no rule of structure speaks of
     path.write_bytes(data)
-    answer = drive([{"open": str(path), "hash": True}])[0]
+    answer = drive([{"open": str(path), "hash": 2}])[0]
     assert [lines[0].split()[0] for lines in answer["problems"]] == ["section.sha256"]
     assert sorted(answer["digests"]) == ["✓ right"] * 14 + ["✗ wrong"]
+
+
+def test_sections_too_long_for_webcrypto_are_hashed_in_pieces(drive: Drive, tmp_path: Path) -> None:
+    """One byte more than the 64 MiB that worker.js hands to WebCrypto."""
+    pack = Parts.parse(bases.plain())
+    pack.add(PRIVATE_KIND + 1, b"\x5a" * (64 << 20) + b"\xa5", 0, name="long")
+    (tmp_path / "long.gpack").write_bytes(pack.seal())
+    answer = drive([{"open": str(tmp_path / "long.gpack"), "hash": 1}])[0]
+    assert answer["digests"] == ["✓ right"] * 4
+    assert answer["kind"] == "verdict good"
 
 
 def _expert_bytes(data: bytes | bytearray) -> int:

@@ -10,7 +10,7 @@
 
 namespace json {
 
-/// Text in quotation marks; bytes that are not ASCII are taken for UTF-8 and stay.
+/// ASCII text in quotation marks; other bytes, which only a broken file has, show as replacement characters.
 inline std::string quoted(const std::string& text) {
     static const char digits[] = "0123456789abcdef";
     std::string out = "\"";
@@ -22,6 +22,8 @@ inline std::string quoted(const std::string& text) {
             out += "\\u00";
             out += digits[c >> 4];
             out += digits[c & 15];
+        } else if (c > 0x7f) {
+            out += "\\ufffd";
         } else {
             out += static_cast<char>(c);
         }

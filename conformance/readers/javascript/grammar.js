@@ -18,11 +18,11 @@ class Grammar {
     this.types = ksy.types;
     this.enums = ksy.enums;
     this.parts = Object.fromEntries(Object.entries(ksy.instances).map(([id, part]) => [id, part.type]));
-    const kinds = Object.fromEntries(Object.entries(ksy.enums.section_kind).map(([kind, item]) => [item.id, Number(kind)]));
-    const { cases } = this.types[this.parts.sections].instances.body.type;
-    this.bodies = new Map(
-      Object.entries(cases).map(([name, type]) => [kinds[name.split("::")[1]], typeName(type)]),
+    const kinds = Object.fromEntries(
+      Object.entries(ksy.enums.section_kind).map(([kind, item]) => [item.id, Number(kind)]),
     );
+    const { cases } = this.types[this.parts.sections].instances.body.type;
+    this.bodies = new Map(Object.entries(cases).map(([name, type]) => [kinds[name.split("::")[1]], typeName(type)]));
   }
 
   fields(type) {

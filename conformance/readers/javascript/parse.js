@@ -21,7 +21,7 @@ function guarded(grammar, stream, work) {
     if (error instanceof KaitaiStream.EOFError) {
       throw new Rejected("structure", `the file ends early: ${error.message}`, stream.pos);
     }
-    if (error instanceof RangeError || error instanceof TypeError && /encoded data/.test(error.message)) {
+    if (error instanceof RangeError || (error instanceof TypeError && /encoded data/.test(error.message))) {
       throw new Rejected("structure", error.message, stream.pos);
     }
     throw error;

@@ -39,7 +39,14 @@ class WindowView {
   }
 }
 for (const [name, width] of [
-  ["Int8", 1], ["Uint8", 1], ["Int16", 2], ["Uint16", 2], ["Int32", 4], ["Uint32", 4], ["Float32", 4], ["Float64", 8],
+  ["Int8", 1],
+  ["Uint8", 1],
+  ["Int16", 2],
+  ["Uint16", 2],
+  ["Int32", 4],
+  ["Uint32", 4],
+  ["Float32", 4],
+  ["Float64", 8],
 ]) {
   WindowView.prototype[`get${name}`] = function (start, littleEndian) {
     const at = this.load(start, width);

@@ -29,7 +29,7 @@ class FileSource {
   }
 
   fill(data, offset) {
-    for (let done = 0; done < data.length; ) {
+    for (let done = 0; done < data.length;) {
       const count = fs.readSync(this.fd, data, done, data.length - done, offset + done);
       if (!count) throw new Rejected("structure", "the file ends early", offset + done);
       done += count;
@@ -44,7 +44,7 @@ class FileSource {
 function sha256(source, start, length) {
   const digest = crypto.createHash("sha256");
   const buffer = new Uint8Array(Math.min(length, CHUNK));
-  for (let done = 0; done < length; ) {
+  for (let done = 0; done < length;) {
     const piece = buffer.subarray(0, Math.min(CHUNK, length - done));
     source.fill(piece, start + done);
     digest.update(piece);

@@ -48,11 +48,16 @@ const tests = {
     assert.equal(stream.readBytes(0).length, 0);
   },
   wide() {
-    const stream = new RangeStream(counting(40, Object.fromEntries([
-      ...[255, 255, 255, 255, 255, 255, 31, 0].map((byte, i) => [i, byte]), // 2^53 - 1
-      ...[1, 0, 0, 0, 0, 0, 32, 0].map((byte, i) => [8 + i, byte]), // 2^53 + 1
-      ...[255, 255, 255, 255, 255, 255, 255, 255].map((byte, i) => [16 + i, byte]),
-    ])));
+    const stream = new RangeStream(
+      counting(
+        40,
+        Object.fromEntries([
+          ...[255, 255, 255, 255, 255, 255, 31, 0].map((byte, i) => [i, byte]), // 2^53 - 1
+          ...[1, 0, 0, 0, 0, 0, 32, 0].map((byte, i) => [8 + i, byte]), // 2^53 + 1
+          ...[255, 255, 255, 255, 255, 255, 255, 255].map((byte, i) => [16 + i, byte]),
+        ]),
+      ),
+    );
     assert.equal(stream.readU8le(), Number.MAX_SAFE_INTEGER);
     assert.equal(stream.readU8le(), 9007199254740993n);
     assert.equal(stream.readU8le(), 18446744073709551615n);

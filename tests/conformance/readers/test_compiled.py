@@ -152,9 +152,18 @@ def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_a_failed_build_shows_what_it_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GPACK_READERS", str(tmp_path))
+    monkeypatch.setenv("GPACK_READERS", str(tmp_path / "built"))
     script = "print('line 7: no such thing'); raise SystemExit(3)"
     reader = Reader("x", "structure", "", [], tmp_path / "source", build=[[sys.executable, "-c", script]])
     reader.folder.mkdir()
     with pytest.raises(build.BuildError, match="failed with 3:\nline 7: no such thing"):
+        reader.make()
+
+
+def test_a_runtime_that_cannot_be_had_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPACK_READERS", str(tmp_path / "built"))
+    script = "print('no route to the registry'); raise SystemExit(1)"
+    reader = Reader("x", "structure", "the x runtime", [], tmp_path / "source", fetch=[[sys.executable, "-c", script]])
+    reader.folder.mkdir()
+    with pytest.raises(MissingToolError, match=r"x: no runtime \(the x runtime\): (.|\n)*no route to the registry"):
         reader.make()
