@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import gc
 import subprocess
 import sys
 import threading
@@ -178,7 +178,33 @@ with GuildModel.load(ModelPaths(primary_model_path={str(path)!r})) as model:
     cache, grown = map(int, done.stdout.split())
     assert cache == 2 * 2 * 4 * 64 * 2 * (1 << 20)  # layers, keys and values, heads, width, F16
     assert grown < 64 << 10  # KiB
-    assert resource.RUSAGE_SELF == 0
+
+
+def test_a_session_that_nobody_closed_ends_its_threads(model: GuildModel) -> None:
+    before = threading.active_count()
+    session = model.session(threads=3)
+    assert threading.active_count() == before + 3
+    del session
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_a_warm_start_does_without_numba(tmp_path: Path) -> None:
+    """Machine code is on disk once a session like it has run: then numba is not even imported."""
+    path = tiny("llama").write(tmp_path / "m.gguf")
+    code = f"""
+import sys
+from gpack.model import GuildModel, ModelPaths
+with GuildModel.load(ModelPaths(primary_model_path={str(path)!r})) as model, model.session() as session:
+    session.decode([1, 2, 3])
+    session.decode([4])
+    print("numba" in sys.modules, "gguf" in sys.modules)
+"""
+    done = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert done[1] == "False False\n"
 
 
 def moe() -> TinyModel:

@@ -39,6 +39,8 @@ class Session:
         position: Tokens in the cache.
     """
 
+    _team: Team | None = None
+
     def __init__(
         self, model: GuildModel, *, n_ctx: int | None = None, cache_type: str = "F16", threads: int | None = None,
         compute: Compute = "int8", batch: int = DEFAULT_BATCH, cpu: str | None = None, check_weights: bool = False,
@@ -68,7 +70,6 @@ class Session:
         self.batch = min(_at_least_one(batch, "batch", DEFAULT_BATCH), self.n_ctx)
         self.position = 0
         self._cache = KeyValueCache(cache_type, self.n_ctx)
-        self._team: Team | None = None
         kernels = kernels_of(choose(cpu).name)
         self._team = Team(kernels, threads)
         try:
@@ -181,6 +182,10 @@ class Session:
         team, self._team = self._team, None
         if team is not None:
             team.close()
+
+    def __del__(self) -> None:
+        """Threads end with the session, where nobody closed it."""
+        self.close()
 
     def __enter__(self) -> Self:
         return self
