@@ -219,6 +219,21 @@ def test_values_that_overflow_are_told_apart(tmp_path: Path) -> None:
         assert "overflowed" in caught.value.message
 
 
+def test_norms_of_16_bits_are_as_good_and_quantised_ones_are_none(tmp_path: Path) -> None:
+    model = tiny(n_layer=1)
+    norm = model.tensors["blk.0.attn_norm.weight"]
+    norm[:] = norm.astype(np.float16)
+    with model.open(tmp_path / "a.gguf") as loaded:
+        wanted = loaded.logits(text(4), threads=1)
+    model.types["blk.0.attn_norm.weight"] = (1, norm.astype("<f2").tobytes())
+    with model.open(tmp_path / "b.gguf") as loaded:
+        assert np.array_equal(loaded.logits(text(4), threads=1), wanted)
+    model.types["blk.0.attn_norm.weight"] = (8, bytes(34))  # Q8_0
+    error = refused(model, tmp_path)
+    assert (error.code, error.field) == ("engine.shape", "blk.0.attn_norm.weight")
+    assert "Q8_0" in error.message
+
+
 def test_a_type_that_has_no_values(tmp_path: Path) -> None:
     model = tiny(n_layer=1)
     c64 = 77  # of GgmlType, as GGUF files do not have it: refused when the file is opened, or later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -120,6 +121,44 @@ def test_the_default_context(tmp_path: Path) -> None:
         tiny_model.metadata["llama.context_length"] = trained
         with tiny_model.open(tmp_path / "m.gguf") as loaded, loaded.session(threads=1) as session:
             assert session.n_ctx == wanted
+
+
+def test_a_context_beyond_what_the_model_was_trained_on(model: GuildModel, caplog: pytest.LogCaptureFixture) -> None:
+    with model.session(n_ctx=700, threads=1) as session:
+        assert "trained on 600" in caplog.text
+        session.decode(text(650))
+
+
+def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C while a prompt is worked on: the text is what it was before."""
+    with tiny("llama", n_layer=10, n_embd=256, n_ff=1024).open(tmp_path / "m.gguf") as model:
+        ids = text(590)
+        with model.session(threads=2, compute="f32", cache_type="F32") as session:
+            wanted = session.decode(ids)
+            session.rewind(0)
+            session.decode(ids[:50])
+
+            def stop(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            before = signal.signal(signal.SIGALRM, stop)
+            interrupted = 0
+            try:
+                for delay in (0.001, 0.003, 0.009):
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    try:
+                        session.decode(ids[50:])
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                    except KeyboardInterrupt:
+                        interrupted += 1
+                    assert session.position in (50, len(ids))  # all or nothing
+                    session.rewind(50)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            np.testing.assert_allclose(session.decode(ids[50:]), wanted, atol=1e-5)
+    if not interrupted:
+        pytest.skip("too fast to be interrupted")
 
 
 def test_a_context_that_no_machine_has(model: GuildModel) -> None:
