@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import TinyModel, text, tiny
 
+from gpack.convert.gguf import convert_gguf
 from gpack.errors import GpackError, UnsupportedError
 from gpack.model import GuildModel
 
@@ -75,6 +76,13 @@ def test_a_key_out_of_range(name: str, options: dict[str, Any], key: str, value:
     error = refused(model, tmp_path)
     assert (error.code, error.field) == ("engine.key", f"{name}.{key}")
     assert error.message
+
+
+def test_no_architecture(tmp_path: Path) -> None:
+    model = tiny()
+    del model.metadata["general.architecture"]
+    error = refused(model, tmp_path)
+    assert (error.code, error.field) == ("engine.key", "general.architecture")
 
 
 def test_values_for_each_layer(tmp_path: Path) -> None:
@@ -191,6 +199,18 @@ def test_matrices_are_looked_through_when_asked(tensor: str, tmp_path: Path) -> 
     model.tensors[tensor][2, 5] = np.nan
     error = refused(model, tmp_path, check_weights=True)
     assert (error.code, error.field) == ("engine.nan", tensor)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_experts_of_a_pack_are_looked_through(external: bool, tmp_path: Path) -> None:
+    """They do not lie in one piece there."""
+    model, name = tiny("qwen3moe", **MOE), "blk.1.ffn_down_exps.weight"
+    model.tensors[name][2, 5, 7] = np.inf
+    convert_gguf(model.write(tmp_path / "m.gguf"), tmp_path / "m.gpack", external_experts=external)
+    with GuildModel.load(tmp_path / "m.gpack") as loaded:
+        with pytest.raises(GpackError) as caught:
+            loaded.session(threads=1, check_weights=True)
+        assert (caught.value.code, caught.value.field) == ("engine.nan", name)
 
 
 @pytest.mark.parametrize("name", ["blk.1.ffn_up.weight", "blk.0.attn_k.weight", "blk.1.ffn_gate_exps.weight"])
