@@ -31,7 +31,7 @@ __all__ = ["Activations", "Buffer", "Compute", "Experts", "Matrix", "Workspace",
 Floats = npt.NDArray[np.float32]
 _SIXTEENS = ("Q2_K", "Q3_K", "Q6_K", "IQ2_XS", "IQ2_S")  # types whose scales are those of 16 weights
 _BYTES = ("Q8_0", "IQ4_NL", "IQ4_XS")  # types whose codes take all 8 bits
-_GRIDS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # types whose codes take 7 bits
+_GRIDS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")  # types whose codes take 7 bits
 # A thread's memory, as kernels/drive.py has it.
 _FREE_AT = 256 + 4096 + 1024
 _RESULTS = 4096

@@ -15,8 +15,10 @@ from ...generated.constants import GgmlType
 from .lanes import I32, I64, Lanes, Rows
 from .units import Format, Group
 
-# Points of the grids are 62 from 0 at most; with this offset codes are unsigned and below 2^7.
+# Points of the grids are 62 from 0 at most, IQ3_S's 15; with these offsets codes are unsigned. An offset that is much
+# larger than the weights would cost precision.
 _OFFSET, _TOP = 64, 126
+_SMALL_OFFSET, _SMALL_TOP = 16, 31
 
 
 def _grid(lanes: Lanes, name: str) -> Any:
@@ -53,14 +55,14 @@ def _look_up(lanes: Lanes, name: str, places: Any) -> Any:
     return made
 
 
-def _signed(lanes: Lanes, points: Any, signs: Any) -> Any:
+def _signed(lanes: Lanes, points: Any, signs: Any, offset: int = _OFFSET) -> Any:
     """Points, negated where a lane's bit 0 to 3 says so, with the offset that makes them unsigned."""
     builder = lanes.builder
     spread = builder.mul(lanes.and_(signs, 0xF), lanes.dword(0x00204081))
     ones = builder.bitcast(lanes.and_(spread, 0x01010101), lanes.bytes)
     masks = builder.sub(lanes.fill(lanes.bytes, 0), ones)
     negated = builder.sub(builder.xor(builder.bitcast(points, lanes.bytes), masks), masks)
-    return builder.bitcast(builder.add(negated, lanes.fill(lanes.bytes, _OFFSET)), lanes.dwords)
+    return builder.bitcast(builder.add(negated, lanes.fill(lanes.bytes, offset)), lanes.dwords)
 
 
 def _eight_signs(lanes: Lanes, seven: Any) -> Any:
@@ -168,14 +170,15 @@ def _iq3_s(lanes: Lanes, rows: Rows) -> Iterator[Group]:
             for number in range(8):
                 top = lanes.left(lanes.and_(lanes.right(upper, number), 1), 8)
                 point = builder.or_(lanes.byte_number(words[2 * side + number // 4], number % 4), top)
-                codes.append(_signed(lanes, _points(lanes, grid, point), lanes.right(signs, 4 * number)))
+                sign = lanes.right(signs, 4 * number)
+                codes.append(_signed(lanes, _points(lanes, grid, point), sign, _SMALL_OFFSET))
             nibble = lanes.and_(lanes.right(nibbles, 4 * place), 0xF)
             level = builder.sitofp(builder.or_(lanes.left(nibble, 1), lanes.dword(1)), lanes.floats)
-            yield Group(place, codes, _OFFSET, builder.fmul(d, level))
+            yield Group(place, codes, _SMALL_OFFSET, builder.fmul(d, level))
 
 
-def _format(ggml_type: int, group: int, groups: Callable[[Lanes, Rows], Iterator[Group]]) -> Format:
-    return Format(GgmlType.BLOCK[ggml_type], GgmlType.BYTES[ggml_type], group, _TOP, groups)
+def _format(ggml_type: int, group: int, groups: Callable[[Lanes, Rows], Iterator[Group]], top: int = _TOP) -> Format:
+    return Format(GgmlType.BLOCK[ggml_type], GgmlType.BYTES[ggml_type], group, top, groups)
 
 
 GRID_FORMATS: dict[str, Format] = {
@@ -183,5 +186,5 @@ GRID_FORMATS: dict[str, Format] = {
     "IQ2_XS": _format(GgmlType.IQ2_XS, 16, _iq2_xs),
     "IQ2_S": _format(GgmlType.IQ2_S, 16, _iq2_s),
     "IQ3_XXS": _format(GgmlType.IQ3_XXS, 32, _iq3_xxs),
-    "IQ3_S": _format(GgmlType.IQ3_S, 32, _iq3_s),
+    "IQ3_S": _format(GgmlType.IQ3_S, 32, _iq3_s, _SMALL_TOP),
 }
