@@ -159,12 +159,15 @@ class Kernels:
         """
         builder = self._llvm.create_pass_builder(self._machine, self._llvm.create_pipeline_tuning_options())
         passes = self._llvm.create_new_module_pass_manager()
-        passes.add_ipsccp_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_global_dead_code_eliminate_pass()
-        passes.add_strip_dead_prototype_pass()
+        if hasattr(passes, "add_ipsccp_pass"):
+            passes.add_ipsccp_pass()
+            passes.add_simplify_cfg_pass()
+            passes.add_instruction_combine_pass()
+            passes.add_simplify_cfg_pass()
+            passes.add_global_dead_code_eliminate_pass()
+            passes.add_strip_dead_prototype_pass()
+        else:  # llvmlite 0.44: all passes, of which these are some
+            passes = builder.getModulePassManager()
         passes.run(module, builder)
         missing = [item.name for item in (*module.functions, *module.global_variables) if item.is_declaration]
         foreign = [name for name in missing if not name.startswith("llvm.") and name not in _LIBRARY]

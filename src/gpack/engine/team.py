@@ -109,13 +109,16 @@ class Team:
         self._orders: list[SimpleQueue[bool]] = [SimpleQueue() for _ in range(count)]
         self._done: SimpleQueue[int] = SimpleQueue()
         self._busy = threading.Lock()
-        self._members = [threading.Thread(target=self._work, args=(ith,), daemon=True) for ith in range(count)]
+        self._members = [
+            threading.Thread(target=self._work, args=(ith, orders), daemon=True)
+            for ith, orders in enumerate(self._orders)
+        ]
         for member in self._members:
             member.start()
 
-    def _work(self, ith: int) -> None:
+    def _work(self, ith: int, orders: SimpleQueue[bool]) -> None:
         arguments = self._arguments.ctypes.data
-        while self._orders[ith].get():
+        while orders.get():  # not through `self`: `close` takes the queues away
             self._execute(arguments, ith, self.threads)
             self._done.put(ith)
 
