@@ -228,10 +228,11 @@ def test_logits_that_are_no_numbers_name_the_tensor(name: str, cache_type: str, 
             assert session.position == 0
 
 
-def test_values_that_overflow_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tensors", [("blk.0.ffn_down.weight", "blk.0.ffn_up.weight"), ("output.weight",)])
+def test_values_that_overflow_are_told_apart(tensors: tuple[str, ...], tmp_path: Path) -> None:
     model = tiny(n_layer=1)
-    model.tensors["blk.0.ffn_down.weight"][...] = 3e38
-    model.tensors["blk.0.ffn_up.weight"][...] *= 1e30
+    for name in tensors:
+        model.tensors[name] = np.copysign(np.float32(3e38), model.tensors[name])
     with model.open(tmp_path / "m.gguf") as loaded, loaded.session(threads=1) as session:
         with pytest.raises(GpackError) as caught:
             session.decode([1, 2, 3])

@@ -141,7 +141,7 @@ class Session:
                 self._all_logits(made[first : first + len(part)])
         if not all_logits:
             made[0] = self._last_logits[0]
-        if np.isnan(made.sum()) and np.isnan(made).any():
+        if not _is_finite(made):
             raise self._explain_nan(start)
         self.position = start + len(tokens)
         return made if all_logits else made[0]
@@ -159,7 +159,7 @@ class Session:
             part = tokens[first : first + self.batch]
             self._run(part, start + first, wants_logits=False)
             made[first : first + len(part)] = self._hidden[: len(part)]
-        if np.isnan(made).any():
+        if not _is_finite(made):
             raise self._explain_nan(start)
         self.position = start + len(tokens)
         return made
@@ -246,9 +246,15 @@ class Session:
         except FormatError as error:
             return error
         return FormatError(
-            f"the logits behind position {start} are no numbers, though all weights are: values overflowed",
+            f"what comes behind position {start} is no finite number, though all weights are: values overflowed",
             code="engine.nan", path=path,
         )  # fmt: skip
+
+
+def _is_finite(values: Floats) -> bool:
+    """Whether all are; a sum shows it at once where none of them is huge."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
 
 
 def _rows(value: Value) -> Floats:
