@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _CONTEXT, _PROMPT = 1024, 512
+_LARGE_ROUNDS = 3
 _DECODE, _PROMPT_SHARE = 1.0, 0.8  # of llama.cpp's tokens per second
 _MEMORY = 300 << 20  # beside the mapped file and the cache
 _FIRST_TOKEN = 1.0  # seconds of the whole command
@@ -52,6 +53,7 @@ def run(bench: Bench) -> list[Row]:
         if "SmolLM2" in name:
             rows.append(_first_token(bench, name, pack))
         pack.unlink()
+        bench.drop(source.name)
     return rows
 
 
@@ -82,7 +84,8 @@ def _speed(
     for build, library in builds.items():
         ways[build] = lambda library=library: _peer(bench, library, "speed", told | {"path": str(source)})  # type: ignore[misc]
     warm_up({"ours": ways["ours"]})
-    runs = by_turns(bench.rounds, ways)
+    # A gigabyte of weights takes half a minute each time.
+    runs = by_turns(bench.rounds if decode > 64 else min(bench.rounds, _LARGE_ROUNDS), ways)
     rows = [_rates(f"{name}, {_plural(threads)}, decode", runs, builds, "decode_rate", _DECODE)]
     if prompt:
         rows.append(

@@ -188,6 +188,17 @@ def test_a_budget(text: str, expected: int) -> None:
     assert _bytes(text) == expected
 
 
+def test_what_json_needs_and_is_needed_for(
+    model: Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("-p", "x", "--logprobs", "2") == 2
+    assert "--logprobs needs --json" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", Stdin(b"", terminal=True))
+    assert run("--json") == 2  # a conversation is no object
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage"
+    assert model.sessions == []
+
+
 # ---------------------------------------------------------------- output
 
 

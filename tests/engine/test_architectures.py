@@ -123,6 +123,17 @@ def test_long_texts_in_parts_of_many_threads(variant: str, window: int, tmp_path
     np.testing.assert_allclose(singly, wanted[500:], atol=5e-5, rtol=0)
 
 
+def test_the_largest_gemma_scales_by_another_width(tmp_path: Path) -> None:
+    """62 layers: the 27B model, whose scores are divided by the root of 32 / 4, not of a head's 16."""
+    model, ids = tiny("gemma3", n_layer=62, width=16), text(9)
+    wanted = Reference(model.metadata | {"gemma3.attention.scale": 8**-0.5}, model.tensors).logits(ids)
+    other = Reference(model.metadata, model.tensors).logits(ids)
+    with model.open(tmp_path / "m.gguf") as loaded:
+        made = loaded.logits(ids, compute="f32", cache_type="F32")
+    np.testing.assert_allclose(made, wanted, atol=2e-4, rtol=0)
+    assert np.abs(made - other).max() > 0.1
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last", "none"])
 def test_embeddings_are_the_hidden_states(pooling: Any, tmp_path: Path) -> None:
     model, ids = tiny("qwen3"), text(30)

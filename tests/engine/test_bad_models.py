@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import TinyModel, text, tiny
 
+from gpack.convert.gguf import convert_gguf
 from gpack.errors import GpackError, UnsupportedError
 from gpack.model import GuildModel
 
@@ -75,6 +76,13 @@ def test_a_key_out_of_range(name: str, options: dict[str, Any], key: str, value:
     error = refused(model, tmp_path)
     assert (error.code, error.field) == ("engine.key", f"{name}.{key}")
     assert error.message
+
+
+def test_no_architecture(tmp_path: Path) -> None:
+    model = tiny()
+    del model.metadata["general.architecture"]
+    error = refused(model, tmp_path)
+    assert (error.code, error.field) == ("engine.key", "general.architecture")
 
 
 def test_values_for_each_layer(tmp_path: Path) -> None:
@@ -193,6 +201,18 @@ def test_matrices_are_looked_through_when_asked(tensor: str, tmp_path: Path) -> 
     assert (error.code, error.field) == ("engine.nan", tensor)
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_experts_of_a_pack_are_looked_through(external: bool, tmp_path: Path) -> None:
+    """They do not lie in one piece there."""
+    model, name = tiny("qwen3moe", **MOE), "blk.1.ffn_down_exps.weight"
+    model.tensors[name][2, 5, 7] = np.inf
+    convert_gguf(model.write(tmp_path / "m.gguf"), tmp_path / "m.gpack", external_experts=external)
+    with GuildModel.load(tmp_path / "m.gpack") as loaded:
+        with pytest.raises(GpackError) as caught:
+            loaded.session(threads=1, check_weights=True)
+        assert (caught.value.code, caught.value.field) == ("engine.nan", name)
+
+
 @pytest.mark.parametrize("name", ["blk.1.ffn_up.weight", "blk.0.attn_k.weight", "blk.1.ffn_gate_exps.weight"])
 @pytest.mark.parametrize("cache_type", ["F32", "F16", "Q8_0"])
 def test_logits_that_are_no_numbers_name_the_tensor(name: str, cache_type: str, tmp_path: Path) -> None:
@@ -208,15 +228,31 @@ def test_logits_that_are_no_numbers_name_the_tensor(name: str, cache_type: str, 
             assert session.position == 0
 
 
-def test_values_that_overflow_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tensors", [("blk.0.ffn_down.weight", "blk.0.ffn_up.weight"), ("output.weight",)])
+def test_values_that_overflow_are_told_apart(tensors: tuple[str, ...], tmp_path: Path) -> None:
     model = tiny(n_layer=1)
-    model.tensors["blk.0.ffn_down.weight"][...] = 3e38
-    model.tensors["blk.0.ffn_up.weight"][...] *= 1e30
+    for name in tensors:
+        model.tensors[name] = np.copysign(np.float32(3e38), model.tensors[name])
     with model.open(tmp_path / "m.gguf") as loaded, loaded.session(threads=1) as session:
         with pytest.raises(GpackError) as caught:
             session.decode([1, 2, 3])
         assert caught.value.code == "engine.nan"
         assert "overflowed" in caught.value.message
+
+
+def test_norms_of_16_bits_are_as_good_and_quantised_ones_are_none(tmp_path: Path) -> None:
+    model = tiny(n_layer=1)
+    norm = model.tensors["blk.0.attn_norm.weight"]
+    norm[:] = norm.astype(np.float16)
+    with model.open(tmp_path / "a.gguf") as loaded:
+        wanted = loaded.logits(text(4), threads=1)
+    model.types["blk.0.attn_norm.weight"] = (1, norm.astype("<f2").tobytes())
+    with model.open(tmp_path / "b.gguf") as loaded:
+        assert np.array_equal(loaded.logits(text(4), threads=1), wanted)
+    model.types["blk.0.attn_norm.weight"] = (8, bytes(34))  # Q8_0
+    error = refused(model, tmp_path)
+    assert (error.code, error.field) == ("engine.shape", "blk.0.attn_norm.weight")
+    assert "Q8_0" in error.message
 
 
 def test_a_type_that_has_no_values(tmp_path: Path) -> None:

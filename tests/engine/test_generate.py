@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gguf_maker import TINY_TOKENS
 from markov import END, Model, Session, chain, ids_of, script, tiny
+from tiny_models import ORACLE
 
+import gpack
 from gpack.engine.ending import StopStrings, end_tokens
 from gpack.engine.generate import Generation, Piece, Request, TextGenerator, encode, generate
 from gpack.engine.sampling import Sampling
 from gpack.errors import FormatError, GpackError, MissingError, UsageError
+from gpack.model import GuildModel, ModelPaths
 
 A, B, C = (TINY_TOKENS.index(letter) for letter in "abc")
 PROMPT = [A]
@@ -332,3 +336,31 @@ def test_messages_without_a_template() -> None:
 def test_numbers_that_make_no_sense(options: dict[str, int]) -> None:
     with pytest.raises(GpackError):
         whole(said("a"), **options)
+
+
+# ---------------------------------------------------------------- a real engine
+
+
+def test_a_golden_model_generates_its_golden_tokens(tmp_path: Path) -> None:
+    """The pack and its GGUF, whole and streamed: the tokens that llama.cpp gave, float32 throughout."""
+    source = ORACLE / "models" / "llama.gguf"
+    if not source.exists():
+        pytest.skip("no golden models: set GPACK_ORACLE")
+    with np.load(source.with_suffix(".npz")) as stored:
+        prompt, golden = stored["prompt"].tolist(), stored["greedy"].tolist()
+    gpack.convert_gguf(source, tmp_path / "m.gpack")
+    how: dict[str, Any] = {"max_tokens": len(golden), "ignore_end": True, "compute": "f32", "cache_type": "F32"}
+    for paths in (ModelPaths(tmp_path / "m.gpack"), ModelPaths(None, source)):
+        with GuildModel.load(paths) as model:
+            assert model.generate(prompt, **how).ids == golden
+            pieces = list(model.generate(prompt, stream=True, **how))
+            assert [piece.token for piece in pieces] == [*golden, None]
+            assert "".join(piece.text for piece in pieces) == model.tokenizer.decode(golden, skip_special=True)
+            text = model.tokenizer.decode(prompt)
+            assert model.generate(text, **how).prompt_tokens == len(model.tokenizer.encode(text))
+            # What was generated is the beginning of a longer prompt: only the rest is computed, and nothing changes.
+            with TextGenerator.of(model, compute="f32", cache_type="F32") as generator:
+                first = generator.generate(Request(ids=prompt, max_tokens=8, ignore_end=True))
+                second = generator.generate(Request(ids=prompt + first.ids, max_tokens=8, ignore_end=True))
+                assert first.ids + second.ids == golden
+                assert second.timings.prompt_tokens == 1

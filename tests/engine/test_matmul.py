@@ -233,7 +233,7 @@ def _embedded(name: str, raw: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], v
     return out.array
 
 
-SLOW = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"]
+SLOW = ["IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"]
 
 
 @needs_oracle

@@ -58,12 +58,12 @@ def test_each_pair_gets_its_expert(variant: str, name: str, compute: Compute, pe
 @pytest.mark.parametrize("per_token", [1, 2])
 def test_a_type_without_kernels(per_token: int) -> None:
     with np.load(ORACLE) as oracle:
-        raw, values = oracle["IQ3_S.raw"], oracle["IQ3_S.f32"].reshape(4, 2, 1024)
+        raw, values = oracle["IQ1_M.raw"], oracle["IQ1_M.f32"].reshape(4, 2, 1024)
     bed = Bed("portable", max_batch=3)
     x, out = Activations(3, 1024, per_token=per_token), Buffer(3, 2, per_token=2)
     x.array[:] = np.random.default_rng(2).standard_normal(x.array.shape)
     selected = np.array([[3, 0], [0, 2], [3, 2]], np.int32)
-    moe_matmul(bed.program, bed.work, Experts.of(tensor("IQ3_S", raw, 1024, 2, 4)), selected, x, out)
+    moe_matmul(bed.program, bed.work, Experts.of(tensor("IQ1_M", raw, 1024, 2, 4)), selected, x, out)
     bed.run(3)
     source = np.repeat(x.array, 2 // per_token, axis=0).astype(np.float64)
     expected = np.einsum("pi,poi->po", source, values[selected.reshape(-1)])

@@ -16,7 +16,7 @@ from gpack.errors import FormatError, UsageError
 OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 # Token 3 is the most probable, then 0, 4, 1, 2.
 PROBABILITIES = [0.25, 0.0625, 0.0625, 0.5, 0.125]
-DRAWS = 4000
+DRAWS = 1500
 
 
 def logits_of(probabilities: list[float]) -> Any:
@@ -81,12 +81,13 @@ def slow(sampling: Sampling, logits: Any, draw: float) -> set[int]:
         if sampling.top_p < 1 and not sampling.min_p:
             least = min(values[i] for i in ids)
             ids = [i for i in ids if values[i] > least] + [i for i in ids if values[i] == least]
-    sums = np.cumsum([math.exp((values[i] - max(values)) / sampling.temperature) for i in ids])
+    top = max(values)
+    sums = np.cumsum([math.exp((values[i] - top) / sampling.temperature) for i in ids])
     near = (draw - 1e-6, draw, draw + 1e-6)
     return {ids[min(bisect.bisect_right(sums, point * sums[-1]), len(ids) - 1)] for point in near}
 
 
-@pytest.mark.parametrize("size", [1, 5, 300, 5000, 40_000])
+@pytest.mark.parametrize("size", [1, 5, 300, 20_000])
 @pytest.mark.parametrize(
     "options",
     [
@@ -102,9 +103,9 @@ def test_the_same_as_a_slow_sampler(size: int, options: dict[str, Any]) -> None:
     random = np.random.default_rng(size)
     sampling = Sampling(seed=11, **options)
     sampler, draws = Sampler(sampling), np.random.Generator(np.random.PCG64(11))
-    for turn in range(12):
-        logits = (random.normal(size=size) * (1 + turn)).astype(np.float32)
-        if turn % 3 == 0:
+    for turn in range(4):
+        logits = (random.normal(size=size) * (1 + 3 * turn)).astype(np.float32)
+        if turn % 2 == 0:
             logits = np.round(logits)  # many are equal
         assert sampler.sample(logits) in slow(sampling, logits, float(draws.random()))
 
@@ -119,7 +120,7 @@ def test_greedy_takes_the_largest_and_of_equals_the_first() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 100, 200, 1000])
 @pytest.mark.parametrize("levels", [1, 2, 50, 10**6])
 def test_largest_with_ties(count: int, levels: int) -> None:
-    values = np.random.default_rng(count).integers(0, levels, 100_000 if count < 200 else 1000).astype(np.float32)
+    values = np.random.default_rng(count).integers(0, levels, 60_000 if count < 200 else 1000).astype(np.float32)
     expected = sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]
     assert largest(values, count).tolist() == expected
 

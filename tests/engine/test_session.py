@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import resource
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -122,6 +123,44 @@ def test_the_default_context(tmp_path: Path) -> None:
             assert session.n_ctx == wanted
 
 
+def test_a_context_beyond_what_the_model_was_trained_on(model: GuildModel, caplog: pytest.LogCaptureFixture) -> None:
+    with model.session(n_ctx=700, threads=1) as session:
+        assert "trained on 600" in caplog.text
+        session.decode(text(650))
+
+
+def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C while a prompt is worked on: the text is what it was before."""
+    with tiny("llama", n_layer=10, n_embd=256, n_ff=1024).open(tmp_path / "m.gguf") as model:
+        ids = text(590)
+        with model.session(threads=2, compute="f32", cache_type="F32") as session:
+            wanted = session.decode(ids)
+            session.rewind(0)
+            session.decode(ids[:50])
+
+            def stop(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            before = signal.signal(signal.SIGALRM, stop)
+            interrupted = 0
+            try:
+                for delay in (0.001, 0.003, 0.009):
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    try:
+                        session.decode(ids[50:])
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                    except KeyboardInterrupt:
+                        interrupted += 1
+                    assert session.position in (50, len(ids))  # all or nothing
+                    session.rewind(50)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            np.testing.assert_allclose(session.decode(ids[50:]), wanted, atol=1e-5)
+    if not interrupted:
+        pytest.skip("too fast to be interrupted")
+
+
 def test_a_context_that_no_machine_has(model: GuildModel) -> None:
     with pytest.raises(GpackError) as caught:
         model.session(n_ctx=1 << 45)
@@ -178,7 +217,33 @@ with GuildModel.load(ModelPaths(primary_model_path={str(path)!r})) as model:
     cache, grown = map(int, done.stdout.split())
     assert cache == 2 * 2 * 4 * 64 * 2 * (1 << 20)  # layers, keys and values, heads, width, F16
     assert grown < 64 << 10  # KiB
-    assert resource.RUSAGE_SELF == 0
+
+
+def test_a_session_that_nobody_closed_ends_its_threads(model: GuildModel) -> None:
+    before = threading.active_count()
+    session = model.session(threads=3)
+    assert threading.active_count() == before + 3
+    del session
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_a_warm_start_does_without_numba(tmp_path: Path) -> None:
+    """Machine code is on disk once a session like it has run: then numba is not even imported."""
+    path = tiny("llama").write(tmp_path / "m.gguf")
+    code = f"""
+import sys
+from gpack.model import GuildModel, ModelPaths
+with GuildModel.load(ModelPaths(primary_model_path={str(path)!r})) as model, model.session() as session:
+    session.decode([1, 2, 3])
+    session.decode([4])
+    print("numba" in sys.modules, "gguf" in sys.modules)
+"""
+    done = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert done[1] == "False False\n"
 
 
 def moe() -> TinyModel:

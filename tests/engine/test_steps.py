@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gpack.engine import store
 from gpack.engine.buffers import aligned
 from gpack.engine.cpu import usable
 from gpack.engine.graph import float_bits
@@ -266,3 +272,28 @@ def test_the_host_may_follow_a_joined_step(kernels: Kernels) -> None:
     with Team(kernels, 3) as team:
         team.run(program)
     np.testing.assert_allclose(seen[0], before + y)
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for instructions of x86")
+@pytest.mark.parametrize(
+    ("variant", "foreign"),
+    [
+        ("portable", r"%[yz]mm|\bv(add|mul|mov|cvt|fmadd)[a-z0-9]*\b|popcnt|pshufb|pmulld"),
+        ("avx2", r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b|vpdpbusd"),
+    ],
+)
+def test_machine_code_keeps_to_what_its_variant_may_use(variant: str, foreign: str, tmp_path: Path) -> None:
+    """Numba optimises for this machine; what LLVM makes of it must run on all that have the variant's features."""
+    if variant not in VARIANTS:
+        pytest.skip(f"this CPU cannot run {variant}")
+    kernels = Kernels(variant)
+    for name in ("execute", "rms_norm", "silu_gate", "route", "mix", "heads_f16", "heads_q8_0", "attention_f16"):
+        kernels.address(name)
+        stored = store._folder() / f"{name}-{variant}-{kernels._key(name)}.o"
+        (tmp_path / "code.o").write_bytes(stored.read_bytes()[:-32])  # behind the code is its digest
+        shown = subprocess.run(
+            ["objdump", "-d", "--no-show-raw-insn", tmp_path / "code.o"], capture_output=True, text=True, check=True
+        ).stdout
+        assert "ret" in shown
+        assert re.findall(foreign, shown) == [], name

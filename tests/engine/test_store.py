@@ -13,9 +13,8 @@ import pytest
 pytest.importorskip("llvmlite", reason="numba is not installed")
 
 from gpack.engine import store
-from gpack.engine.cpu import VARIANTS, choose, usable
+from gpack.engine.cpu import VARIANTS, usable
 from gpack.engine.store import Kernels
-from gpack.errors import UsageError
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_code_that_others_may_write_is_not_run(folder: Path, caplog: pytest.LogC
 
 def test_other_sources_are_other_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Kernels().address("execute")
-    monkeypatch.setattr(store, "_sources", lambda: "changed")
+    monkeypatch.setattr(store, "_sources", lambda _module: "changed")
     again = Kernels()
     again.address("execute")
     assert again.compiled == ["execute"]
@@ -104,23 +103,3 @@ def test_every_variant_runs(name: str) -> None:
     if VARIANTS[name] not in usable():
         pytest.skip(f"this CPU cannot run {name}")
     assert run_empty(Kernels(name)) == 7
-
-
-def test_a_variant_is_chosen_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPACK_CPU", "portable")
-    assert choose().name == "portable"
-    monkeypatch.setenv("GPACK_CPU", "sse9")
-    with pytest.raises(UsageError, match="no kernels 'sse9'") as caught:
-        choose()
-    assert caught.value.code == "engine.cpu"
-
-
-def test_features_that_are_taken_away_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpack.engine.cpu.features", lambda: frozenset({"avx2", "fma", "f16c"}))
-    monkeypatch.delenv("GPACK_CPU", raising=False)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert choose().name == "avx2"
-    with pytest.raises(UsageError, match="lacks avx512bw"):
-        choose("vnni")
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert choose().name == "portable"

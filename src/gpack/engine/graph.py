@@ -24,66 +24,16 @@ from .cache import KeyValueCache
 from .matmul import Experts, Matrix, Workspace
 from .rope import Rope, RopeTable
 from .team import Program
+from .values import Part, Routing, Value, Vector
 
-Vector = npt.NDArray[np.float32]
+__all__ = ["Graph", "Part", "Routing", "Value", "Vector", "float_bits"]
+
 # As kernels/attention.py has them; that file imports numba.
 _ROWS, _BLOCK, _BLOCK_ROWS, _PARTS_PER_THREAD = 4, 64, 96, 2
 _FINISHED_BYTES = 128
 # Kernels whose threads make the same groups of elements that they round afterwards.
 _PRODUCTS = ("matmul", "moe_matmul")
 _IN_GROUPS = ("rms_norm", "silu_gate", "gelu_gate")
-
-
-class Value:
-    """Rows of float32 that an operation makes.
-
-    Attributes:
-        width: Elements of a row.
-        per_token: Rows of a token.
-    """
-
-    def __init__(self, width: int, per_token: int = 1) -> None:
-        self.width, self.per_token = width, per_token
-        self.buffer: Activations | None = None
-        self.last_use = -1
-        self.fixed = False  # its buffer is never given to another value
-
-    def memory(self) -> Activations:
-        """Its buffer, while the steps are made."""
-        if self.buffer is None:
-            raise InternalError("a value is used that was never made, or was overwritten", code="internal")
-        return self.buffer
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some columns of a value.
-
-    Attributes:
-        first: The first of them.
-    """
-
-    value: Value
-    first: int
-    width: int
-
-    def place(self) -> tuple[int, int]:
-        """Address, and bytes from row to row."""
-        buffer = self.value.memory()
-        return buffer.address + 4 * self.first, 4 * buffer.width
-
-
-@dataclass(frozen=True)
-class Routing:
-    """The experts that a router chose.
-
-    Attributes:
-        chosen: int32 [max_batch, K].
-        weights: float32 [max_batch, K].
-    """
-
-    chosen: npt.NDArray[np.int32]
-    weights: Vector
 
 
 @dataclass

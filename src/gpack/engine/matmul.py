@@ -29,8 +29,9 @@ from .workspace import Compute, Workspace
 __all__ = ["Activations", "Buffer", "Compute", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
 
 Floats = npt.NDArray[np.float32]
-_SIXTEENS = ("Q2_K", "Q3_K", "Q6_K")  # types whose scales are those of 16 weights
+_SIXTEENS = ("Q2_K", "Q3_K", "Q6_K", "IQ2_XS", "IQ2_S")  # types whose scales are those of 16 weights
 _BYTES = ("Q8_0", "IQ4_NL", "IQ4_XS")  # types whose codes take all 8 bits
+_GRIDS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")  # types whose codes take 7 bits
 # A thread's memory, as kernels/drive.py has it.
 _FREE_AT = 256 + 4096 + 1024
 _RESULTS = 4096
@@ -165,9 +166,11 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
     if name not in BLOCK_TYPES:
         return None
     group = 16 if name in _SIXTEENS else 32
-    kind: str | int = group
-    if name in _BYTES:
-        kind = "signed" if work.kernels.variant.name == "avx2" else "bytes"
+    kind = str(group)
+    if work.kernels.variant.name == "avx2":  # how many products 16 bits hold depends on the codes
+        kind = "signed" if name in _BYTES else f"grid_{group}" if name in _GRIDS else kind
+    elif name in _BYTES:
+        kind = "bytes"
     panel = n_in // group * 4 * work.lanes * (2 + group // 4)
     return _Plan(
         _blocks(matrix), n_in // GROUP, panel, find(f"dot_{name}"), find(f"codes_{name}"), find(f"multiply_{kind}"), 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
@@ -21,6 +22,7 @@ from .team import Program, Team
 if TYPE_CHECKING:
     from ..model.load import GuildModel
 
+LOG = logging.getLogger("gpack")
 Floats = npt.NDArray[np.float32]
 
 DEFAULT_CONTEXT = 4096  # positions, where the model was trained on more and nothing else is asked for
@@ -38,6 +40,8 @@ class Session:
         n_embd: Width of the hidden state.
         position: Tokens in the cache.
     """
+
+    _team: Team | None = None
 
     def __init__(
         self, model: GuildModel, *, n_ctx: int | None = None, cache_type: str = "F16", threads: int | None = None,
@@ -64,11 +68,12 @@ class Session:
         """
         self._prepared = prepare(model)
         self.n_ctx = _at_least_one(n_ctx, "n_ctx", min(self._prepared.h.n_context, DEFAULT_CONTEXT))
+        if self.n_ctx > self._prepared.h.n_context:
+            LOG.warning("a context of %d: the model was trained on %d", self.n_ctx, self._prepared.h.n_context)
         self.n_vocab, self.n_embd = self._prepared.n_vocab, self._prepared.h.n_embd
         self.batch = min(_at_least_one(batch, "batch", DEFAULT_BATCH), self.n_ctx)
         self.position = 0
         self._cache = KeyValueCache(cache_type, self.n_ctx)
-        self._team: Team | None = None
         kernels = kernels_of(choose(cpu).name)
         self._team = Team(kernels, threads)
         try:
@@ -136,7 +141,7 @@ class Session:
                 self._all_logits(made[first : first + len(part)])
         if not all_logits:
             made[0] = self._last_logits[0]
-        if np.isnan(made.sum()) and np.isnan(made).any():
+        if not _is_finite(made):
             raise self._explain_nan(start)
         self.position = start + len(tokens)
         return made if all_logits else made[0]
@@ -154,7 +159,7 @@ class Session:
             part = tokens[first : first + self.batch]
             self._run(part, start + first, wants_logits=False)
             made[first : first + len(part)] = self._hidden[: len(part)]
-        if np.isnan(made).any():
+        if not _is_finite(made):
             raise self._explain_nan(start)
         self.position = start + len(tokens)
         return made
@@ -181,6 +186,10 @@ class Session:
         team, self._team = self._team, None
         if team is not None:
             team.close()
+
+    def __del__(self) -> None:
+        """Threads end with the session, where nobody closed it."""
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -237,9 +246,15 @@ class Session:
         except FormatError as error:
             return error
         return FormatError(
-            f"the logits behind position {start} are no numbers, though all weights are: values overflowed",
+            f"what comes behind position {start} is no finite number, though all weights are: values overflowed",
             code="engine.nan", path=path,
         )  # fmt: skip
+
+
+def _is_finite(values: Floats) -> bool:
+    """Whether all are; a sum shows it at once where none of them is huge."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
 
 
 def _rows(value: Value) -> Floats:

@@ -10,8 +10,8 @@ from __future__ import annotations
 # Types whose blocks are unpacked by compiled code (see `blocks`).
 BLOCK_TYPES = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S",
 )  # fmt: skip
-
 # Types that are floats already.
 PLAIN_TYPES = ("F32", "F16", "BF16")
 
@@ -22,7 +22,7 @@ MODULES: dict[str, str] = {
     **{f"dot_{name}": "dot" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
     **{f"codes_{name}": "panels" for name in BLOCK_TYPES},
     **{f"floats_{name}": "panels" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
-    **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "bytes", "signed")},
+    **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "bytes", "signed", "grid_32", "grid_16")},
     **dict.fromkeys(("matmul", "moe_matmul", "embed"), "drive"),
     **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
     **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),

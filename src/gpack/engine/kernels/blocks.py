@@ -8,49 +8,12 @@ are those of ggml's own dequantisers; names of fields too (d, dmin, qs, qh, sc).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ...generated.constants import GgmlType
+from .grids import GRID_FORMATS
 from .lanes import I8, Lanes, Rows
-
-
-@dataclass(frozen=True)
-class Group:
-    """One group of all rows.
-
-    Attributes:
-        place: Number of the group in its block.
-        codes: Vectors of four codes for each row, in order; unsigned bytes unless `signed`.
-        offset: What is taken from each code.
-        scale: float32, a lane for each row.
-        minimum: What is added, or None.
-    """
-
-    place: int
-    codes: list[Any]
-    offset: int
-    scale: Any
-    minimum: Any = None
-    signed: bool = False
-
-
-@dataclass(frozen=True)
-class Format:
-    """How a type's blocks are unpacked.
-
-    Attributes:
-        elements, size: Weights and bytes of a block.
-        group: Weights that share a scale.
-        top: The highest code; 255 where codes may be signed bytes (see `wide_codes`).
-        groups: Yields the groups of a block.
-    """
-
-    elements: int
-    size: int
-    group: int
-    top: int
-    groups: Callable[[Lanes, Rows], Iterator[Group]]
+from .units import Format, Group
 
 
 def wide_codes(lanes: Lanes) -> bool:
@@ -274,4 +237,5 @@ FORMATS: dict[str, Format] = {
     "IQ4_NL": _format(GgmlType.IQ4_NL, 32, 255, _iq4_nl),
     "IQ4_XS": _format(GgmlType.IQ4_XS, 32, 255, _iq4_xs),
     "MXFP4": _format(GgmlType.MXFP4, 32, 24, _mxfp4),
+    **GRID_FORMATS,
 }

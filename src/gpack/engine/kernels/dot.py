@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from ..cpu import Variant
-from .blocks import FORMATS, Format
+from .blocks import FORMATS
 from .emit import Written
 from .lanes import F32, Lanes, Rows, fetch_ahead
 from .plain import PLAIN, Plain, tail
 from .products import sum_of_products
+from .units import Format
 from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
 
 

@@ -7,7 +7,7 @@ LLVM's own vector code; what no vector code of LLVM says (u8 x s8 products, byte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -199,24 +199,25 @@ class Lanes:
         builder = self.builder
         codes = builder.bitcast(codes, self.bytes)
         if self.variant.name == "portable":
-            found = builder.call(self._chooser(tuple(table)), [codes])
+            name = f"look_up_{'_'.join(str(value & 0xFF) for value in table)}"
+            found = self.apart(name, self.bytes, codes, lambda lanes, given: lanes._choose(table, given, 3))
         else:
             entries = ir.Constant(self.bytes, [_constant(I8, value) for value in table] * (self.count // 4))
             name = "llvm.x86.avx512.pshuf.b.512" if self.count == 16 else "llvm.x86.avx2.pshuf.b"
             found = self.call(name, self.bytes, entries, codes)
         return builder.bitcast(found, self.dwords)
 
-    def _chooser(self, table: tuple[int, ...]) -> Any:
-        """A function of its own that finds entries of a table, since its code is long."""
-        name = f"look_up_{'_'.join(str(value & 0xFF) for value in table)}"
+    def apart(self, name: str, kind: Any, argument: Any, body: Callable[[Lanes, Any], Any]) -> Any:
+        """Calls a function of one argument that is written once, since its code is long: `body` gives its result."""
         module = self.builder.module
-        if name not in module.globals:
-            function = ir.Function(module, ir.FunctionType(self.bytes, [self.bytes]), name)
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(kind, [argument.type]), name)
             function.linkage = "internal"
             function.attributes.add("noinline")
             inside = Lanes(ir.IRBuilder(function.append_basic_block()), self.variant)
-            inside.builder.ret(inside._choose(table, function.args[0], 3))
-        return module.globals[name]
+            inside.builder.ret(body(inside, function.args[0]))
+        return self.builder.call(function, [argument])
 
     def _choose(self, table: Sequence[int], codes: Any, bit: int) -> Any:
         if len(table) == 1:

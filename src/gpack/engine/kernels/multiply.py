@@ -174,6 +174,8 @@ BUILDERS = {
     "multiply_floats": lambda variant: _kernel(variant, _FLOAT_TOKENS, _floats_body),
     "multiply_32": _codes(32, 31),
     "multiply_16": _codes(16, 63),
+    "multiply_grid_32": _codes(32, 126),
+    "multiply_grid_16": _codes(16, 126),
     "multiply_bytes": _codes(32, 255, is_byte=True),
     "multiply_signed": _codes(32, 255, signed=True),
 }

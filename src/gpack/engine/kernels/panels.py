@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 
 from ..cpu import Variant
-from .blocks import FORMATS, Format, Group
+from .blocks import FORMATS
 from .emit import Written
 from .lanes import Lanes, Rows, fetch_ahead
 from .plain import PLAIN, Plain, tail
+from .units import Format, Group
 
 _Write = Callable[[Lanes, Group, Any], None]
 
