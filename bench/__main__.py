@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpack.cli import units
+from gpack.terminal import units
 
 from .cases import CASES, Bench
 from .measure import Row, table

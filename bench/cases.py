@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpack
-from gpack.cli import units
+from gpack.terminal import units
 
 from .cases_more import external_experts, per_layer_embeddings, tokens
 from .kernels import kernels

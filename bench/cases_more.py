@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpack.cli import units
+from gpack.terminal import units
 
 from . import external, ple, tokenizer
 from .measure import Row

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpack.cli import units
 from gpack.engine.buffers import Activations, Buffer
 from gpack.engine.cpu import usable
 from gpack.engine.matmul import Matrix, Workspace, matmul
 from gpack.engine.store import Kernels
 from gpack.engine.team import Program, Team
 from gpack.generated.constants import GgmlType
+from gpack.terminal import units
 
 from .measure import Outcome, Row, Samples, Way, by_turns, samples
 

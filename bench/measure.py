@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpack.cli import units
-from gpack.cli.table import render
+from gpack.terminal import units
+from gpack.terminal.table import render
 
 Outcome = dict[str, Any]
 Way = Callable[[], Outcome]

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpack
-from gpack.cli import units
 from gpack.generated.constants import GgmlType
 from gpack.model import GuildModel, ModelPaths
 from gpack.sources.gguf import GgufSource
 from gpack.sources.gguf_write import build_header
+from gpack.terminal import units
 from gpack.tokenizer import Tokenizer
 
 from . import peers, random_weights

@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpack.cli import units
+from gpack.terminal import units
 
 from .measure import Outcome, Row, Way, bound, by_turns, compare, job, samples, warm_up
 

@@ -23,7 +23,7 @@ from typing import Any
 from bench.measure import Row, Samples, bound, compare, table
 from bench.tokenizer_texts import mixed_text
 from bench.vocabularies import Vocabularies, given, made
-from gpack.cli import units
+from gpack.terminal import units
 
 CASE = "tokenizer"
 MEGABYTE = 1_000_000

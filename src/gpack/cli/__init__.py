@@ -153,7 +153,7 @@ def _fail(error: errors.GpackError, *, program: str, as_json: bool) -> int:
         except OSError:
             _drop_output()
     else:
-        from .table import printable
+        from ..terminal.table import printable
 
         # Names in it come from the file.
         print(printable(f"{program}: error: {error}"), file=sys.stderr)

@@ -11,10 +11,10 @@ from .. import errors
 from ..convert.anything import convert
 from ..convert.conversion import Conversion, describe, report
 from ..quants.encode import TYPES
-from . import units
+from ..terminal import units
+from ..terminal.table import printable, render
 from .imported import import_lines
 from .progress import Progress
-from .table import printable, render
 
 DESCRIPTION = """\
 Convert a model into one pack: a GGUF, or safetensors with the configuration and tokenizer files beside them. Of a split

@@ -9,8 +9,8 @@ from typing import Any
 
 from .. import errors
 from ..compare import Diff, Difference, diff
-from . import units
-from .table import printable
+from ..terminal import units
+from ..terminal.table import printable
 
 DESCRIPTION = """\
 Show what differs between two packs: header, directory, metadata keys with their values, tensors (type, shape, home,

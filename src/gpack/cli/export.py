@@ -7,9 +7,9 @@ import json
 
 from .. import errors
 from ..convert.export import export_gguf
-from . import units
+from ..terminal import units
+from ..terminal.table import printable
 from .progress import Progress
-from .table import printable
 
 DESCRIPTION = """\
 Write one GGUF with the same keys, tensors, types, order, version, alignment and bytes as the source had; of a split

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import units
-from .table import printable
+from ..terminal import units
+from ..terminal.table import printable
 
 
 def import_lines(told: Any) -> Iterator[str]:

@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 from .. import errors
-from . import units
+from ..terminal import units
+from ..terminal.table import printable, render
 from .describe import ALL, describe_gguf, describe_pack, describe_section
 from .imported import import_lines
-from .table import printable, render
 from .vocabulary import is_gguf
 
 DESCRIPTION = """\

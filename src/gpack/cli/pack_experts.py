@@ -7,9 +7,9 @@ import json
 
 from .. import errors
 from ..convert.embed import pack_experts
-from . import units
+from ..terminal import units
+from ..terminal.table import printable
 from .progress import Progress
-from .table import printable
 
 DESCRIPTION = """\
 Write a pack that holds the experts which another one leaves in its GGUF's shards. The result is, byte for byte, the

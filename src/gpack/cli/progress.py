@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
-from gpack.cli.units import rate, size
+from gpack.terminal.units import rate, size
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -6,8 +6,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import units
-from .table import printable
+from ..terminal import units
+from ..terminal.table import printable
 
 if TYPE_CHECKING:
     from ..engine.generate import Generation

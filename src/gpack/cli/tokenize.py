@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from .. import errors
+from ..terminal.table import printable
 from ..tokenizer import Tokenizer
-from .table import printable
 from .vocabulary import as_text, open_tokenizer, read_input
 
 DESCRIPTION = """\

@@ -66,7 +66,7 @@ def run_quick(path: str, *, as_json: bool = False) -> int:
         }
         print(json.dumps(result, indent=2))
     else:
-        from .table import printable
+        from ..terminal.table import printable
 
         print(f"{printable(path)}: OK (quick: {sections} sections, {size} bytes, manifest sha256 {identity})")
     return errors.EXIT_OK
@@ -118,8 +118,8 @@ def _print_json(result: Verification) -> None:
 
 
 def _print_text(result: Verification) -> None:
-    from . import units
-    from .table import printable
+    from ..terminal import units
+    from ..terminal.table import printable
 
     report, footer = result.report, result.structure.footer
     for violation in report.violations:
@@ -149,7 +149,7 @@ def _print_text(result: Verification) -> None:
 
 
 def _shard_text(shard: ShardCheck) -> str:
-    from . import units
+    from ..terminal import units
 
     if shard.error is not None:
         return f"error: shard {shard.name}: {shard.error}"

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from .. import errors
-from ..cli.table import printable
-from ..cli.units import plural
+from ..terminal.table import printable
+from ..terminal.units import plural
 from .checking import check as check_file
 from .cli_run import write_text
 from .html import html_report

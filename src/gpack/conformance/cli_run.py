@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from .. import errors
-from ..cli.table import printable
-from ..cli.units import duration, plural
+from ..terminal.table import printable
+from ..terminal.units import duration, plural
 from .html import html_report
 from .junit import junit
 from .known_failures import apply_known_failures, list_entry, read_known_failures

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ..cli.units import plural
+from ..terminal.units import plural
 from .compare import at_depth, differences
 from .outcomes import Result
 from .process import Limits

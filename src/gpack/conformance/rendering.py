@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..cli.table import printable
+from ..terminal.table import printable
 from .checking import FAILED, NOT_APPLICABLE, PASSED, CheckReport, RuleResult
 from .junit import attribute, content
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
-from ..cli.table import render
 from ..errors import UsageError
+from ..terminal.table import render
 
 
 class Item(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from ..cli.units import plural
 from ..errors import GpackError
+from ..terminal.units import plural
 from .compare import differences
 from .disk import changes, is_regular, snapshot
 from .meaning import meaning_of_pack, meaning_of_recipe

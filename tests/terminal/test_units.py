@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpack.cli import units
+from gpack.terminal import units
 
 
 @pytest.mark.parametrize(

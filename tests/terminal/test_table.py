@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpack.cli.table import printable, render
 from gpack.errors import UsageError
+from gpack.terminal.table import printable, render
 
 
 def test_numbers_go_to_the_right() -> None:
