@@ -57,7 +57,14 @@ def test_the_example_writer_passes_its_level(tmp_path: Path) -> None:
 
 def test_the_example_writer_says_what_it_cannot_do(capsys: Output) -> None:
     assert main(["writer", "--timeout", "60", "--only", "*/plain", "--", *WRITER]) == 0
-    assert "1 pass, 1 skip" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "1 pass, 1 skip" in told
+    assert "shows nothing" not in told
+
+
+def test_a_run_that_skipped_everything_says_so(capsys: Output) -> None:
+    assert main(["writer", "--timeout", "60", "--only", "model/plain", "--", *WRITER]) == 0
+    assert "note: everything was skipped, so this run shows nothing\n" in capsys.readouterr().out
 
 
 def test_the_broken_writer_gets_the_report_that_the_guide_shows(capsys: Output) -> None:

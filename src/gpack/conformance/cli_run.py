@@ -178,6 +178,8 @@ def _shown(differences: list[str]) -> list[str]:
 def _summary(run: Run) -> list[str]:
     subject = run.subject
     lines = [f"note: {note}" for note in run.notes]
+    if run.results and all(result.outcome == "skip" for result in run.results):
+        lines.append("note: everything was skipped, so this run shows nothing")
     for result in run.results:
         if result.known == "fixed":
             lines.append(f"FAIL {result.id}: passes, but the list of known failures names it: remove the entry")
