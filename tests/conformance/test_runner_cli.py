@@ -157,6 +157,11 @@ def test_lists(capsys: Output) -> None:
 def test_vectors_and_recipes_as_files(tmp_path: Path, capsys: Output) -> None:
     assert main(["vectors", "--out", str(tmp_path / "v"), "--only", "valid/plain"]) == 0
     assert main(["check", str(tmp_path / "v" / "valid" / "plain.gpack")]) == 0
+    assert "header.magic" not in capsys.readouterr().out
+    assert main(["check", "-v", str(tmp_path / "v" / "valid" / "plain.gpack")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "passed header.magic" in lines
+    assert "not applicable section.pair: no section needs another" in lines
     assert json.loads((tmp_path / "v" / "index.json").read_text())["vectors"][0]["id"] == "valid/plain"
     assert main(["recipes", "--out", str(tmp_path / "r"), "--level", "container", "--profile", "free"]) == 0
     recipe = json.loads((tmp_path / "r" / "container" / "plain" / "RECIPE.json").read_text())

@@ -93,6 +93,7 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
     check.add_argument("--level", choices=LEVELS, help="only the rules up to this level")
     check.add_argument("--format", choices=("text", "json", "junit"), default="text")
     check.add_argument("-o", "--output", metavar="OUT", help="write the report to a file")
+    check.add_argument("-v", "--verbose", action="store_true", help="text: the rules that passed or do not apply, too")
     check.set_defaults(action=cli_files.check)
 
 

@@ -26,7 +26,10 @@ from .writer_set import writer_recipes
 def check(args: argparse.Namespace) -> int:
     """Checks a file against every rule; exit code 0 where none is broken."""
     report = check_file(args.file, level=args.level or LEVELS[-1])
-    text = {"text": render_text, "json": render_json, "junit": render_junit}[args.format](report)
+    if args.format == "text":
+        text = render_text(report, verbose=args.verbose)
+    else:
+        text = {"json": render_json, "junit": render_junit}[args.format](report)
     if args.output is None:
         print(text.rstrip("\n"))
     else:

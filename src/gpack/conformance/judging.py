@@ -6,7 +6,7 @@ from .checking import CheckReport
 from .vectors import Vector
 
 
-def broken_rules(vector: Vector) -> frozenset[str]:
+def expected_failures(vector: Vector) -> frozenset[str]:
     """The rules that a full check finds broken; an accepted vector with a path breaks rules that only warn."""
     return frozenset(vector.rules if vector.expect == "reject" or vector.path else ())
 
@@ -19,7 +19,7 @@ def misjudged(vector: Vector, report: CheckReport) -> str | None:
     """
     if report.ok != (vector.expect == "accept"):
         return f"{vector.id} was {'accepted' if report.ok else 'rejected'}"
-    found, expected = {result.rule for result in report.failed}, broken_rules(vector)
+    found, expected = {result.rule for result in report.failed}, expected_failures(vector)
     if found == expected:
         return None
     missed, wrong = sorted(expected - found), sorted(found - expected)

@@ -20,7 +20,7 @@ from ..generated.constants import GgmlType, MetadataType, SectionKind
 from ..generated.structs import GPackHeaderV1, GPackSectionEntryV1
 from ..sources.gguf import GgufSource
 from ..sources.gguf_write import build_header
-from .memory import GGUF_ALIGNMENT, GGUF_VERSION, Entry, MemoryModel, value_of
+from .memory_model import GGUF_ALIGNMENT, GGUF_VERSION, Entry, MemoryModel, value_of
 from .recipes.material import Tensor, in_memory
 
 WRITER_LEVELS = ("container", "model")

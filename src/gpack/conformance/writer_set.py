@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ..generated.constants import GgmlType
-from .memory import Entry
+from .memory_model import Entry
 from .recipes.bases import ASSETS, everything_source, small_source
 from .recipes.material import EVERY_KIND, Tensor, tensor, tiny_tokenizer
 from .writer_recipes import Model, Private, WriterRecipe, container_recipe, model_recipe

@@ -14,7 +14,7 @@ from typing import Any
 from ...generated.constants import ExpertFlags, GgmlType, SectionKind, ShardFlags, TensorFlags
 from ...generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
 from ...sections.assets import build_assets
-from ..memory import Entry, MemoryModel, pack_of
+from ..memory_model import Entry, MemoryModel, pack_of
 from ..parts import Parts
 from .material import EVERY_KIND, Tensor, in_memory, tensor, tiny_tokenizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import shake_128
 
-from ..memory import Entry, Held, MemoryTensor, size_of
+from ..memory_model import Entry, Held, MemoryTensor, size_of
 
 # A tensor is (name, type, extents with the contiguous one first, data).
 Tensor = tuple[str, int, tuple[int, ...], bytes]

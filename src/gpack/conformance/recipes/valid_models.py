@@ -15,7 +15,7 @@ from ...generated.constants import (
 )
 from ...generated.structs import gbt_v1_layout, gbt_v1_size
 from ...sections.dense import CodePlanes, DenseColumns
-from ..memory import Entry, MemoryModel, pack_of
+from ..memory_model import Entry, MemoryModel, pack_of
 from ..parts import Parts
 from ..recipe import Recipe
 from . import bases

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gguf_maker import write_gguf
 
-from gpack.conformance.memory import MemoryModel, pack_of, size_of, value_of
+from gpack.conformance.memory_model import MemoryModel, pack_of, size_of, value_of
 from gpack.conformance.recipes import bases
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import UsageError
