@@ -1,7 +1,4 @@
-"""The Kaitai compiler, where the machine has it: a development tool that runs under node.
-
-`npm install --prefix ~/.cache/gpack kaitai-struct-compiler@0.11`, or set GPACK_NODE_MODULES to a `node_modules` folder.
-"""
+"""The Kaitai compiler, a development tool that runs under node: found, or fetched by npm, as for the readers."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ import yaml
 
 from codegen import emit_ksy
 from codegen.model import Schema
+from conformance.readers.build import MissingToolError, node_modules
 
 DRIVER = Path(__file__).parents[1] / "conformance" / "readers" / "kaitai_compile.cjs"
 
@@ -26,9 +24,10 @@ def compile_grammar(schema: Schema, out: Path, *targets: str) -> Path:
     """Compiles a schema's grammar to OUT/TARGET; skips the test where node or the compiler is absent."""
     if not shutil.which("node"):
         pytest.skip("node is not installed: the Kaitai compiler needs it")
-    modules = Path(os.environ.get("GPACK_NODE_MODULES", Path.home() / ".cache" / "gpack" / "node_modules"))
-    if not (modules / "kaitai-struct-compiler").is_dir():
-        pytest.skip(f"no kaitai-struct-compiler in {modules}; see tests/kaitai_compiler.py")
+    try:
+        modules = node_modules()
+    except MissingToolError as error:
+        pytest.skip(str(error))
     grammar = out / "grammar.json"
     grammar.write_text(json.dumps(yaml.safe_load(emit_ksy.emit(schema))))
     command = ["node", str(DRIVER), str(grammar), str(out), *targets]
