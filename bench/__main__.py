@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench = Bench(folder, options.rounds, options.quick, options.vocabularies, options.dir)
             for name in options.only or CASES:
                 print(f"{name} ...", file=sys.stderr, flush=True)
-                rows += CASES[name](bench)
+                for row in CASES[name](bench):
+                    rows.append(row)  # at once: an interrupt leaves what was measured
+                    print(f"  {row.what}: {row.ours} {row.ratio}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("bench: interrupted; what was measured until then:", file=sys.stderr)
         status = 130

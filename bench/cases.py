@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -205,7 +205,7 @@ def vocabulary(bench: Bench) -> list[Row]:
     return rows
 
 
-CASES: dict[str, Callable[[Bench], list[Row]]] = {
+CASES: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "tokenizer": tokens,
     "ple": per_layer_embeddings,
     "open": quick_open,

@@ -51,12 +51,12 @@ class LlamaCpp:
 
     def __init__(self, library: str, path: str, *, threads: int, n_ctx: int, exact: bool = False) -> None:
         """Loads; `exact` keeps keys and values in F32 and does without flash attention and repacked weights."""
+        self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
         self._library = lib = self._load(library)
         model_type = _structure("ModelParameters", _MODEL)
         more = "z moe_cache" if library == "wheel" else ""
         context_type = _structure("ContextParameters", _CONTEXT.format(more=more))
         self._batch_type = _structure("Batch", _BATCH)
-        self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
         lib.llama_log_set(self._quiet, None)
         lib.llama_backend_init()
         pointer = ctypes.c_void_p
@@ -90,13 +90,13 @@ class LlamaCpp:
         self.n_vocab = int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)))
         self.system = lib.llama_print_system_info().decode()
 
-    @staticmethod
-    def _load(library: str) -> Any:
+    def _load(self, library: str) -> Any:
         if library != "wheel":
             folder = Path(library)
             base, found = (next(folder.glob(f"lib{stem}.v*.so")) for stem in ("ggml", "llama"))
             ggml = ctypes.CDLL(str(base), mode=ctypes.RTLD_GLOBAL)
             loaded = ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+            ggml.ggml_log_set(self._quiet, None)
             ggml.ggml_backend_load_all_from_path(str(folder).encode())
             return loaded
         from importlib.util import find_spec
@@ -107,6 +107,7 @@ class LlamaCpp:
         root = Path(spec.submodule_search_locations[0])
         loaded = ctypes.CDLL(str(root / "lib" / "libllama.so.0"), mode=ctypes.RTLD_GLOBAL)
         ggml = ctypes.CDLL(str(root / "lib" / "libggml.so.0"), mode=ctypes.RTLD_GLOBAL)
+        ggml.ggml_log_set(self._quiet, None)
         ggml.ggml_backend_load.argtypes, ggml.ggml_backend_load.restype = [ctypes.c_char_p], ctypes.c_void_p
         if not ggml.ggml_backend_load(str(root / "bin" / "libggml-cpu.so").encode()):
             raise SystemExit("llama.cpp does not load its CPU code")

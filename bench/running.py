@@ -8,7 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,24 +37,23 @@ _CLOSE = 0.005  # of the perplexity
 _CHUNK, _CHUNKS = 512, 8
 
 
-def run(bench: Bench) -> list[Row]:
+def run(bench: Bench) -> Iterator[Row]:
     """Tokens per second of our engine and of every build of llama.cpp that is there, with one thread and two."""
     builds = peers.llama_builds()
     if not builds:
-        return [Row("run", "tokens per second", "skipped: no build of llama.cpp is installed")]
-    rows: list[Row] = []
+        yield Row("run", "tokens per second", "skipped: no build of llama.cpp is installed")
+        return
     for name, source in _models(bench).items():
         pack = bench.folder / f"{source.stem}.gpack"
         gpack.convert_gguf(source, pack)
         for threads in sorted({1, min(2, os.cpu_count() or 1)}):
             # A prompt of 512 through a billion weights takes long: with all threads only.
             prompt = _PROMPT if threads > 1 or "SmolLM2" in name else 0
-            rows += _speed(bench, builds, name, (source, pack), threads, prompt)
+            yield from _speed(bench, builds, name, (source, pack), threads, prompt)
         if "SmolLM2" in name:
-            rows.append(_first_token(bench, name, pack))
+            yield _first_token(bench, name, pack)
         pack.unlink()
         bench.drop(source.name)
-    return rows
 
 
 def _models(bench: Bench) -> dict[str, Path]:
