@@ -245,6 +245,30 @@ def test_too_little_space(output: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert untouched(output)
 
 
+def test_a_disk_that_fills_meanwhile_tells_how_much_is_missing(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is claimed 8 MiB at a time; another program takes what is left behind the first of them."""
+    real, claimed = os.posix_fallocate, []
+
+    def claim(descriptor: int, offset: int, length: int) -> None:
+        if claimed:
+            monkeypatch.setattr(atomic, "free_space", lambda _: 1000)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        claimed.append(offset + length)
+        real(descriptor, offset, length)
+
+    made = builder(x=bytes(20 << 20))
+    size = made.layout().total_file_size
+    monkeypatch.setattr(os, "posix_fallocate", claim)
+    with pytest.raises(errors.PathError) as caught:
+        made.build(output)
+    monkeypatch.undo()
+    assert claimed == [8 << 20]
+    left = size - (8 << 20)
+    assert caught.value.code == "io.no_space"
+    assert f"{left} more bytes were to be written, and 1000 are free: {left - 1000} are missing" in caught.value.message
+    assert untouched(output)
+
+
 class Stop(BaseException):
     """Stands for KeyboardInterrupt, SystemExit and the like."""
 

@@ -329,6 +329,7 @@ def test_damaged_json(tmp_path: Path, name: str, text: bytes) -> None:
         {"model": {"type": "BPE"}},
         {"model": {"type": "BPE", "vocab": {}}},
         {"model": {"vocab": {"a": 0}, "merges": ["a a"]}, "added_tokens": [1]},
+        {"model": {"vocab": {"a": 0, "aa": 1}, "merges": ["a a"]}, "added_tokens": {"<s>": 2}},
     ],
 )
 def test_a_tokenizer_that_is_none(tmp_path: Path, value: Any) -> None:

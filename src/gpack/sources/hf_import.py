@@ -31,10 +31,10 @@ from .hf_shapes import Shapes, missing_tensors
 from .hf_tokenizer import import_tokenizer
 from .hf_translate import Translator, copy_of, rope_frequencies
 from .metadata_build import MetadataBuilder
+from .model import IMPORT_EXTENSION
 from .safetensors import StoredTensor
 from .safetensors_set import SafetensorsSet
 
-EXTENSION = "import"
 _FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
@@ -234,7 +234,7 @@ class HfSource:
             }
         if parts.buffers:
             told["computed"] = [shorten(tensor.name)[1:-1] for tensor in parts.buffers[:100]]
-        return {EXTENSION: told} if told else {}
+        return {IMPORT_EXTENSION: told} if told else {}
 
 
 def _numbered(recipes: Iterable[Recipe]) -> list[Recipe]:

@@ -197,7 +197,9 @@ class _Reader:
         for token, number in vocabulary.items():
             self._take(by_id, number, token, "model.vocab")
         added = self.tokenizer.get("added_tokens")
-        for index, entry in enumerate(added if isinstance(added, list) else []):
+        if added is not None and not isinstance(added, list):
+            raise self.fault("added_tokens", f"it is {shorten(added)}, no list")
+        for index, entry in enumerate(added or []):
             place = f"added_tokens[{index}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
                 raise self.fault(place, "it is no object with an id and a content")
