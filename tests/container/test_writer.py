@@ -247,7 +247,8 @@ def test_too_little_space(output: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_disk_that_fills_meanwhile_tells_how_much_is_missing(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Space is claimed 8 MiB at a time; another program takes what is left behind the first of them."""
-    real, claimed = os.posix_fallocate, []
+    real = os.posix_fallocate
+    claimed: list[int] = []
 
     def claim(descriptor: int, offset: int, length: int) -> None:
         if claimed:

@@ -230,7 +230,7 @@ def test_a_scaling_that_has_no_translation_cannot_be_run(tmp_path: Path) -> None
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_cannot_be_run_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, missing: bool) -> None:
     """A known architecture with a setting that its graph does not have, or without a tokenizer."""
-    folder = qwen3_folder(tmp_path / "m", **({} if missing else {"hidden_act": "gelu"}))
+    folder = qwen3_folder(tmp_path / "m", hidden_act="silu" if missing else "gelu")
     if missing:
         (folder / "tokenizer.json").unlink()
     convert(folder, tmp_path / "m.gpack")
