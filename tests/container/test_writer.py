@@ -236,6 +236,13 @@ def test_a_file_system_without_reservations(tmp_path: Path, monkeypatch: pytest.
     Container.open(tmp_path / "a.gpack", verify_all_hashes=True).close()
 
 
+def test_an_empty_path_is_the_folder_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.PathError, match="the output is a directory") as caught:
+        builder(x=b"x").build("")
+    assert (caught.value.code, caught.value.path) == ("io.not_a_file", ".")
+
+
 def test_too_little_space(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic, "free_space", lambda _: 1000)
     with pytest.raises(errors.PathError) as caught:

@@ -96,6 +96,15 @@ def test_a_link_to_nowhere_is_a_missing_shard(tmp_path: Path) -> None:
     refused(tmp_path, "safetensors.shards", paths[0].name)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_a_link_to_nowhere_is_no_reason_to_take_other_files(tmp_path: Path, name: str) -> None:
+    """The folder's shards would do without their index, but it is not for a reader to guess."""
+    write_sharded(tmp_path, RUNS)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to("nowhere")
+    refused(tmp_path, "io.not_found", name, "the link leads to no file", kind=PathError)
+
+
 @pytest.mark.parametrize(
     "name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "C:x", "a\\b", "a\0b", 7, None]
 )

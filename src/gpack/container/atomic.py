@@ -32,7 +32,7 @@ class AtomicFile:
         """
         # Before the link is resolved, for an empty path means the current folder.
         if not os.fspath(destination) or os.path.isdir(destination):
-            raise errors.PathError("the output is a directory", code="io.not_a_file", path=destination)
+            raise errors.PathError("the output is a directory", code="io.not_a_file", path=destination or os.curdir)
         self.destination = Path(os.path.realpath(destination))
         if self.destination.exists() and not self.destination.is_file():
             raise errors.PathError("the output is a device or a pipe", code="io.not_a_file", path=destination)
