@@ -226,6 +226,29 @@ def test_a_file_system_without_maps_is_read(
     assert len([record for record in caplog.records if "reading tensors instead" in record.message]) == 1
 
 
+def test_close_unmaps(files: dict[str, Path]) -> None:
+    """While the model itself is still there, and what a user asked of it was used."""
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(files["embedded"]))
+
+    for io in ("auto", "mmap", "read", "direct"):
+        model = GuildModel.load(files["embedded"], io=io, ple_io=PleIo.Mmap)
+        assert model.metadata["general.architecture"]
+        assert model.tokenizer.encode("a")
+        assert model.experts is not None
+        held = model.tensors["rope_freqs.weight"]
+        model.experts.get(next(iter(model.experts.layers)), 0)
+        assert mapped()
+        model.close()
+        values = held.tobytes()
+        del held
+        assert values
+        assert not mapped()
+        with pytest.raises(errors.ClosedError):
+            _ = model.metadata
+
+
 def test_nothing_stays_open(files: dict[str, Path], tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for paths in (ModelPaths(files["external"]), ModelPaths(None, files["gguf"]), ModelPaths(tmp_path, files["gguf"])):

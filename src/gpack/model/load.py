@@ -69,20 +69,17 @@ class GuildModel:
         pack: The pack; None where the GGUF was loaded.
         fallback: Why the pack could not be used; None where it was, or none was named.
         tensors: All tensors, by name.
-        metadata: The metadata of the source: keys to Python values.
         experts: The routed experts, one at a time; None where the model has none.
         ple: The table of per-layer embeddings; None where the model has none.
         pages_experts: An engine fetches experts one by one from `experts`, because the model was loaded to read them
             or with a budget; else it uses them where they are mapped.
     """
 
-    def __init__(
-        self, path: Path, pack: Pack | None, metadata: Metadata | SourceMetadata, resources: ExitStack
-    ) -> None:
+    def __init__(self, path: Path, source: Pack | SourceMetadata, resources: ExitStack) -> None:
         """`load` is the way to make one."""
         self.path = os.fspath(path)
-        self.pack = pack
-        self.metadata = metadata
+        self.pack = source if isinstance(source, Pack) else None
+        self._source = source
         self.fallback: GpackError | None = None
         self.tensors: Mapping[str, Any] = {}
         self.experts: FileExpertSource | None = None
@@ -151,7 +148,7 @@ class GuildModel:
             located = locate_in_pack(pack)
             if pack.container.find(SectionKind.TOKENIZER_BIN) is not None:
                 _ = pack.tokenizer_table
-            made = cls(path, pack, pack.metadata, stack)
+            made = cls(path, pack, stack)
             made._attach(located, io, budget, ple_io)
             made._resources = stack.pop_all()
             return made
@@ -161,7 +158,7 @@ class GuildModel:
         with ExitStack() as stack:
             source: ModelSource = open_gguf(path, pack_dir=where.pack_dir, mtp_dir=where.mtp_dir)
             stack.enter_context(source)
-            made = cls(path, None, SourceMetadata(source), stack)
+            made = cls(path, SourceMetadata(source), stack)
             made._attach(locate_in_source(source), io, budget, ple_io)
             made._resources = stack.pop_all()
             return made
@@ -180,6 +177,15 @@ class GuildModel:
         if table is not None and table.place is not None and len(table.dims) == 2:
             self.ple = PleTable.open_located(table, io=ple_io)
             stack.callback(self.ple.close)
+
+    @property
+    def metadata(self) -> Metadata | SourceMetadata:
+        """The metadata of the source: keys to Python values.
+
+        Raises:
+            ClosedError: The pack was closed.
+        """
+        return self._source.metadata if isinstance(self._source, Pack) else self._source
 
     def array_length(self, key: str) -> int | None:
         """Number of elements of a metadata array, which is not decoded; None where there is none of that key."""
@@ -313,8 +319,9 @@ class GuildModel:
         return made
 
     def close(self) -> None:
-        """Closes all files; arrays that were given out stay valid."""
+        """Closes all files and unmaps them; arrays that were given out stay valid and keep their mapping."""
         self._resources.close()
+        self.__dict__.pop("tokenizer", None)  # it looks at the mapped vocabulary
 
     def __enter__(self) -> Self:
         return self
