@@ -258,6 +258,8 @@ class FileExpertSource:
             end = pages_behind(start + run.length) if file.direct else start + run.length
             buffer = self._allocate(end - begin, aligned=file.direct)
             file.read_into(buffer, begin)
+            if self.io == "direct" and not file.direct:
+                self.io = "read"  # refused only now; the file has told why
             taken += end - begin
             at = start - begin
             for matrix in run.matrices:

@@ -134,4 +134,7 @@ def _open(path: Path) -> int:
             raise PathError(message, code="io.not_found", path=path) from error
         if error.errno in _NO_REGULAR_FILE:
             raise PathError("this is not a regular file", code="io.not_a_file", path=path) from error
-        raise PathError(f"cannot open: {error.strerror}", code="io.read", path=path) from error
+        hint = (
+            "`ulimit -n` tells how many; a model of many shards needs one each" if error.errno == errno.EMFILE else None
+        )
+        raise PathError(f"cannot open: {error.strerror}", code="io.read", path=path, hint=hint) from error
