@@ -118,6 +118,7 @@ CODES = {
     "engine.numba": "running a model needs the package numba, which is not installed",
     "engine.shape": "a tensor has another shape or type than the metadata or its use asks for",
     "engine.architecture": "the model's architecture is none that can be run",
+    "engine.obstacle": "the pack says that its model cannot be run, and why",
     "engine.key": "a hyperparameter is missing, out of range or contradicts another",
     "engine.tensor": "the model lacks a tensor that it cannot run without",
     "engine.nan": "weights or logits are no finite numbers",

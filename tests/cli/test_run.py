@@ -166,6 +166,7 @@ def test_the_same_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
         (["-p", "x", "--threads", "0"], "usage"), (["-p", "x", "--ctx", "-1"], "usage"),
         (["-p", "x", "-n", "-1"], "usage"), (["-p", "x", "--temp", "-1"], "engine.sampling"),
         (["-p", "x", "--top-p", "0"], "engine.sampling"), (["-p", "x", "--expert-budget", "many"], "usage"),
+        (["-p", "x", "--io", "fast"], "usage"),
         (["-p", "x", "--cache-type", "F8"], "usage"), (["-p", "", "--raw"], "engine.prompt"),
         (["-p", "x" * 600], "engine.context"), (["-p", "x", "--stop", ""], "usage"),
     ],
@@ -177,6 +178,19 @@ def test_what_makes_no_sense(model: Model, capsys: pytest.CaptureFixture[str], o
     assert said.err.endswith(f"[{code}]\n")
     assert run(*options, "--json") == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("io", [None, "auto", "mmap", "read", "direct"])
+def test_how_weights_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, io: str | None) -> None:
+    made, asked = loaded(monkeypatch, tmp_path, script(ids_of("a"))), []
+
+    def load(*_: Any, io: str, **__: Any) -> Model:
+        asked.append(io)
+        return made
+
+    monkeypatch.setattr(GuildModel, "load", load)
+    assert run("-p", "x", *([] if io is None else ["--io", io])) == 0
+    assert asked == [io or "auto"]
 
 
 @pytest.mark.parametrize(

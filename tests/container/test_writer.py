@@ -236,12 +236,44 @@ def test_a_file_system_without_reservations(tmp_path: Path, monkeypatch: pytest.
     Container.open(tmp_path / "a.gpack", verify_all_hashes=True).close()
 
 
+def test_an_empty_path_is_the_folder_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.PathError, match="the output is a directory") as caught:
+        builder(x=b"x").build("")
+    assert (caught.value.code, caught.value.path) == ("io.not_a_file", ".")
+
+
 def test_too_little_space(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic, "free_space", lambda _: 1000)
     with pytest.raises(errors.PathError) as caught:
         builder(x=b"x" * 10_000).build(output)
     assert caught.value.code == "io.no_space"
     assert "1000" in str(caught.value)
+    assert untouched(output)
+
+
+def test_a_disk_that_fills_meanwhile_tells_how_much_is_missing(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is claimed 8 MiB at a time; another program takes what is left behind the first of them."""
+    real = os.posix_fallocate
+    claimed: list[int] = []
+
+    def claim(descriptor: int, offset: int, length: int) -> None:
+        if claimed:
+            monkeypatch.setattr(atomic, "free_space", lambda _: 1000)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        claimed.append(offset + length)
+        real(descriptor, offset, length)
+
+    made = builder(x=bytes(20 << 20))
+    size = made.layout().total_file_size
+    monkeypatch.setattr(os, "posix_fallocate", claim)
+    with pytest.raises(errors.PathError) as caught:
+        made.build(output)
+    monkeypatch.undo()
+    assert claimed == [8 << 20]
+    left = size - (8 << 20)
+    assert caught.value.code == "io.no_space"
+    assert f"{left} more bytes were to be written, and 1000 are free: {left - 1000} are missing" in caught.value.message
     assert untouched(output)
 
 

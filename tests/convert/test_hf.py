@@ -23,7 +23,8 @@ import gpack
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
-from gpack.errors import FormatError
+from gpack.errors import FormatError, UnsupportedError
+from gpack.model import GuildModel
 from gpack.sections.assets import AssetTable
 from gpack.sources.gguf import GgufSource
 
@@ -224,6 +225,35 @@ def test_a_scaling_that_has_no_translation_cannot_be_run(tmp_path: Path) -> None
     told = report(convert(folder, tmp_path / "m.gpack"))["import"]
     assert told["runnable"] is False
     assert "longrope" in told["reasons"][0]
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_cannot_be_run_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, missing: bool) -> None:
+    """A known architecture with a setting that its graph does not have, or without a tokenizer."""
+    folder = qwen3_folder(tmp_path / "m", hidden_act="silu" if missing else "gelu")
+    if missing:
+        (folder / "tokenizer.json").unlink()
+    convert(folder, tmp_path / "m.gpack")
+    reason = "there is no tokenizer.json" if missing else "hidden_act is 'gelu'"
+    for options in ([], ["--raw"], ["--json"]):
+        assert main(["run", str(tmp_path / "m.gpack"), "-p", "a", *options]) == 4
+        told = capsys.readouterr()
+        assert reason in (told.out if "--json" in options else told.err)
+        assert "engine.obstacle" in told.out + told.err
+    with GuildModel.load(tmp_path / "m.gpack") as model:
+        assert [text for text in model.obstacles if reason in text]
+        for use in (model.session, lambda: model.logits([1]), lambda: model.generate("a"), lambda: model.embed([1])):
+            with pytest.raises(UnsupportedError, match=reason):
+                use()
+        assert model.tensors["output_norm.weight"].shape  # its weights are there all the same
+        if not missing:
+            assert model.tokenizer.encode("a")
+
+
+def test_a_runnable_pack_has_no_obstacle(tmp_path: Path) -> None:
+    convert(qwen3_folder(tmp_path / "m"), tmp_path / "m.gpack")
+    with GuildModel.load(tmp_path / "m.gpack") as model:
+        assert model.obstacles == []
 
 
 # --- an architecture that is not known ---

@@ -267,6 +267,7 @@ def test_refused_direct_reads_go_through_the_page_cache(
         for layer in (1, 2):
             for number in range(4):
                 assert octets(source.get(layer, number)) == expected(packs["embedded"], layer, number)
+        assert source.io == "read"
     assert len(caplog.records) == 1
     assert "direct reads are refused (Invalid argument)" in caplog.text
 

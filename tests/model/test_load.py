@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,17 @@ FAULTS: dict[str, tuple[Callable[[Path, bytes], object], str]] = {
     "empty": (lambda path, data: path.write_bytes(b""), "header.complete"),
     "another file": (lambda path, data: path.write_bytes(b"x" * len(data)), "header.magic"),
     "manifest": (lambda path, data: path.write_bytes(_flip(data)), "manifest.sha256"),
+    "metadata": (lambda path, data: path.write_bytes(_flip(data, b"general.architecture")), "section.sha256"),
+    "a tensor's name": (lambda path, data: path.write_bytes(_flip(data, b"blk.0.attn_q")), "section.sha256"),
+    "a token": (lambda path, data: path.write_bytes(_flip(data, b"<|im_end|>")), "section.sha256"),
     "a row": (lambda path, data: path.write_bytes(damage(Parts.parse(data))), "tensor.bounds"),
 }
 
 
-def _flip(data: bytes) -> bytes:
-    place = data.index(b'"producer"')
-    return data[:place] + b'"broducer"' + data[place + 10 :]
+def _flip(data: bytes, text: bytes = b'"producer"') -> bytes:
+    """One letter of a text that stands in the pack becomes another."""
+    place = data.index(text) + len(text) // 2
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -133,6 +138,36 @@ def test_shards_that_are_missing_count_too(
     with GuildModel.load(ModelPaths(path, files["gguf"])) as model:
         assert model.fallback is not None
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("section", ["MetadataKvBin", "TensorIndexBin", "DenseIndexBin", "NativeDenseIndexBin",
+                                     "ExpertLayoutBin", "TokenizerBin"])  # fmt: skip
+def test_a_damaged_table_shows_at_once_and_names_the_section(
+    section: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    data = bytearray(files["embedded"].read_bytes())
+    with gpack.open(files["embedded"]) as pack:
+        entry = pack.container.entry(section)
+        data[entry.offset + entry.size - 1] ^= 1
+        with pytest.raises(errors.MissingError):
+            pack.container.entry("no such")
+    path = tmp_path / "bad.gpack"
+    path.write_bytes(data)
+    with pytest.raises(errors.DigestError) as caught:
+        GuildModel.load(path)
+    assert (caught.value.code, caught.value.section, caught.value.offset) == ("section.sha256", section, entry.offset)
+    assert sha256(data[entry.offset : entry.offset + entry.size]).hexdigest() in caught.value.message
+    assert entry.sha256.hex() in caught.value.message
+
+
+def test_a_wrong_option_is_no_fault_of_the_pack_s(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GUILD_EXPERT_MMAP", "yes")
+    with pytest.raises(errors.UsageError, match="GUILD_EXPERT_MMAP is 'yes'"):
+        GuildModel.load(ModelPaths(files["embedded"], files["gguf"]))
+    assert not caplog.records
+    GuildModel.load(files["embedded"], io="read").close()  # which does not ask for it
 
 
 def test_damaged_bytes_show_where_all_digests_are_checked(files: dict[str, Path], tmp_path: Path) -> None:
@@ -189,6 +224,29 @@ def test_a_file_system_without_maps_is_read(
     with caplog.at_level(logging.WARNING), GuildModel.load(ModelPaths(None, files["gguf"])) as model:
         assert contents(model) == wanted
     assert len([record for record in caplog.records if "reading tensors instead" in record.message]) == 1
+
+
+def test_close_unmaps(files: dict[str, Path]) -> None:
+    """While the model itself is still there, and what a user asked of it was used."""
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(files["embedded"]))
+
+    for io in ("auto", "mmap", "read", "direct"):
+        model = GuildModel.load(files["embedded"], io=io, ple_io=PleIo.Mmap)
+        assert model.metadata["general.architecture"]
+        assert model.tokenizer.encode("a")
+        assert model.experts is not None
+        held = model.tensors["rope_freqs.weight"]
+        model.experts.get(next(iter(model.experts.layers)), 0)
+        assert mapped()
+        model.close()
+        values = held.tobytes()
+        del held
+        assert values
+        assert not mapped()
+        with pytest.raises(errors.ClosedError):
+            _ = model.metadata
 
 
 def test_nothing_stays_open(files: dict[str, Path], tmp_path: Path) -> None:

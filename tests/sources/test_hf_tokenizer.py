@@ -329,11 +329,27 @@ def test_damaged_json(tmp_path: Path, name: str, text: bytes) -> None:
         {"model": {"type": "BPE"}},
         {"model": {"type": "BPE", "vocab": {}}},
         {"model": {"vocab": {"a": 0}, "merges": ["a a"]}, "added_tokens": [1]},
+        {"model": {"vocab": {"a": 0, "aa": 1}, "merges": ["a a"]}, "added_tokens": {"<s>": 2}},
     ],
 )
 def test_a_tokenizer_that_is_none(tmp_path: Path, value: Any) -> None:
     write_json(tmp_path / "tokenizer.json", value)
     refused(tmp_path, "hf.tokenizer", "tokenizer.json")
+
+
+@pytest.mark.parametrize("way", ["lstrip", "rstrip", "single_word"])
+def test_ways_of_finding_added_tokens_are_told(tmp_path: Path, way: str) -> None:
+    tokenizer = tiny_tokenizer_json()
+    write_tokenizer(tmp_path, tokenizer)
+    plain = read_directory(tmp_path)
+    tokenizer["added_tokens"][1][way] = True
+    write_tokenizer(tmp_path, tokenizer)
+    made = read_directory(tmp_path)
+    assert (plain.notes, made.faults) == ([], [])
+    assert made.metadata == plain.metadata
+    assert len(made.notes) == 1
+    assert way in made.notes[0]
+    assert tokenizer["added_tokens"][1]["content"] in made.notes[0]
 
 
 def test_a_template_that_is_not_utf8(tmp_path: Path) -> None:

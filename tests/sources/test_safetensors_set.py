@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -94,6 +95,30 @@ def test_a_link_to_nowhere_is_a_missing_shard(tmp_path: Path) -> None:
     paths[0].unlink()
     paths[0].symlink_to("nowhere")
     refused(tmp_path, "safetensors.shards", paths[0].name)
+
+
+def test_more_shards_than_a_process_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sharded(tmp_path, RUNS)
+    real, opened = os.open, 0
+
+    def limited(path: Any, flags: int, *options: Any) -> int:
+        nonlocal opened
+        opened += 1
+        if opened > 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, *options)
+
+    monkeypatch.setattr(os, "open", limited)
+    refused(tmp_path, "io.read", "Too many open files", "ulimit -n", kind=PathError)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_a_link_to_nowhere_is_no_reason_to_take_other_files(tmp_path: Path, name: str) -> None:
+    """The folder's shards would do without their index, but it is not for a reader to guess."""
+    write_sharded(tmp_path, RUNS)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to("nowhere")
+    refused(tmp_path, "io.not_found", name, "the link leads to no file", kind=PathError)
 
 
 @pytest.mark.parametrize(

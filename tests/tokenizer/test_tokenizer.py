@@ -279,7 +279,20 @@ def test_the_choice_of_normalisation_survives_the_pack(tmp_path: Path) -> None:
             "post_processor",
         ),
         ({"model": {"type": "WordPiece"}}, "model.type"),
-        ({"model": {"vocab": {"a": 0}, "merges": ["a a"], "end_of_word_suffix": "</w>"}}, "model.end_of_word_suffix"),
+        (
+            {
+                "model": {
+                    "vocab": {"a": 0, "a</w>": 1, "aa</w>": 2},
+                    "merges": ["a a</w>"],
+                    "end_of_word_suffix": "</w>",
+                }
+            },
+            "model.end_of_word_suffix",
+        ),
+        (
+            {"model": {"vocab": {"a": 0, "##b": 1, "ab": 2}, "merges": ["a ##b"], "continuing_subword_prefix": "##"}},
+            "model.continuing_subword_prefix",
+        ),
     ],
 )
 def test_what_is_not_supported_is_named(change: dict[str, Any], field: str, tmp_path: Path) -> None:

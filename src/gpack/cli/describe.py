@@ -18,7 +18,7 @@ from ..sections.restore import restore_value
 from ..sections.table import Table
 from ..sections.values import Value
 from ..sources.gguf import GgufSource
-from ..sources.hf_import import EXTENSION
+from ..sources.model import IMPORT_EXTENSION
 
 # Header and row records of the sections that are tables.
 TABLES: dict[int, tuple[Any, Any]] = {
@@ -56,8 +56,8 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False, e
             "types": _by_type((row.ggml_type, math.prod(row.dims), row.byte_size) for _, row in rows),
         }
         told |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
-        if EXTENSION in manifest.get("extensions", {}):
-            told[EXTENSION] = manifest["extensions"][EXTENSION]
+        if IMPORT_EXTENSION in manifest.get("extensions", {}):
+            told[IMPORT_EXTENSION] = manifest["extensions"][IMPORT_EXTENSION]
         told["assets"] = [{"name": name, "bytes": len(pack.asset(name))} for name in pack.assets()]
         if tensors:
             told["tensors"] = [_tensor_row(name, row) for name, row in rows]

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from ..container.mapped import IO_MODES
 from .speaking import Output, Remarks, remark, statistics, statistics_line
 from .vocabulary import as_text, is_gguf, read_input
 
@@ -91,6 +92,10 @@ def _add_engine(group: Any) -> None:
         "--compute", choices=("int8", "f32"), default="int8", help="activations beside quantised weights"
     )
     group.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
+    group.add_argument(
+        "--io", choices=(*IO_MODES, "direct"), default="auto",
+        help="how weights come: mapped; read; experts read past the page cache (default: mapped where that works)",
+    )  # fmt: skip
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     group.add_argument(
@@ -277,7 +282,7 @@ def _load(args: argparse.Namespace) -> GuildModel:
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
     else:
         paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
-    return GuildModel.load(paths, expert_budget_bytes=args.expert_budget)
+    return GuildModel.load(paths, io=args.io, expert_budget_bytes=args.expert_budget)
 
 
 def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:

@@ -32,7 +32,7 @@ class AtomicFile:
         """
         # Before the link is resolved, for an empty path means the current folder.
         if not os.fspath(destination) or os.path.isdir(destination):
-            raise errors.PathError("the output is a directory", code="io.not_a_file", path=destination)
+            raise errors.PathError("the output is a directory", code="io.not_a_file", path=destination or os.curdir)
         self.destination = Path(os.path.realpath(destination))
         if self.destination.exists() and not self.destination.is_file():
             raise errors.PathError("the output is a device or a pipe", code="io.not_a_file", path=destination)
@@ -69,7 +69,9 @@ class AtomicFile:
                 view = view[count:]
                 offset += count
         except OSError as error:
-            raise write_error(error, self.destination, len(view)) from error
+            # What was claimed already is the file's own, and no longer free; where nothing can be claimed, it is all.
+            held = offset if self._reserved >= self._size else max(offset, self._reserved)
+            raise write_error(error, self.destination, self._size - held) from error
 
     def _reserve(self, end: int) -> None:
         """Claims space up to `end` and a little beyond, which makes the writes cheaper.
@@ -171,8 +173,24 @@ def _is_alive(path: Path) -> bool:
         os.close(descriptor)
 
 
-def write_error(error: OSError, destination: object, size: int) -> errors.PathError:
-    """An operating system's error while writing, as ours."""
+def _missing(destination: Path, size: int) -> str:
+    """How much of what is still to be written a disk does not hold; a quota's limit is not known."""
+    if not size:
+        return "what was written cannot be kept"
+    try:
+        free = free_space(destination)
+    except OSError:
+        free = size
+    told = f", and {free} are free: {size - free} are missing" if free < size else ""
+    return f"{size} more bytes were to be written{told}"
+
+
+def write_error(error: OSError, destination: str | os.PathLike[str], size: int) -> errors.PathError:
+    """An operating system's error while writing, as ours.
+
+    Args:
+        size: Bytes that were still to be written; 0 where all were.
+    """
     if isinstance(error, errors.PathError):
         return error
     if error.errno == errno.EFBIG:
@@ -182,7 +200,7 @@ def write_error(error: OSError, destination: object, size: int) -> errors.PathEr
         )  # fmt: skip
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return errors.PathError(
-            f"the disk is full: {error.strerror} while {size} bytes were to be written",
+            f"the disk is full ({error.strerror}): {_missing(Path(os.fspath(destination)), size)}",
             code="io.no_space", path=destination, hint="free space, or choose another disk",
         )  # fmt: skip
     if isinstance(error, FileNotFoundError):

@@ -109,9 +109,12 @@ class Container:
         """
         found = self.find(section)
         if found is None:
+            from ..generated.constants import SECTION_NAMES
+
             names = ", ".join(map(section_name, self.entries))
+            called = SECTION_NAMES.get(section, section) if isinstance(section, int) else repr(section)
             raise errors.MissingError(
-                f"there is no section {section!r}",
+                f"there is no section {called}",
                 code="pack.no_section",
                 path=self.path,
                 hint=f"it has {names}",
@@ -171,6 +174,24 @@ class Container:
 
             self._manifest = parse_manifest(self.read(self.header_manifest_kind), path=self.path)
         return self._manifest
+
+    def check_sections(self, kinds: tuple[int, ...]) -> None:
+        """Compares the bytes of sections, those of them that the file has, with the digests of the directory.
+
+        Args:
+            kinds: Their kinds.
+
+        Raises:
+            DigestError: `section.sha256`: the first that differs.
+            PathError: The read failed.
+        """
+        report = Report()
+        for entry in self.entries:
+            if entry.kind in kinds:
+                _check_digest(self.descriptor, entry, self.path, report)
+        fault = report.first_error()
+        if fault is not None:
+            raise fault.error(self.path, report.hint)
 
     @property
     def header_manifest_kind(self) -> int:
@@ -239,14 +260,17 @@ def check_digests(
     for entry in structure.entries:
         if entry.offset > structure.file_size or entry.size > structure.file_size - entry.offset:
             continue  # reported as section.bounds
-        actual = hash_range(descriptor, entry.offset, entry.size, path, progress)
-        if actual != entry.sha256:
-            name = section_name(entry)
-            place = f"Bytes {entry.offset} to {entry.offset + entry.size}"
-            message = (
-                f"{place} have {actual.hex()}, the directory records {entry.sha256.hex()}{of_nothing(entry.sha256)}."
-            )
-            report.add("section.sha256", name, "sha256", entry.offset, message)
+        _check_digest(descriptor, entry, path, report, progress)
+
+
+def _check_digest(
+    descriptor: int, entry: GPackSectionEntryV1, path: object, report: Report, progress: Progress | None = None
+) -> None:
+    actual = hash_range(descriptor, entry.offset, entry.size, path, progress)
+    if actual != entry.sha256:
+        place = f"Bytes {entry.offset} to {entry.offset + entry.size}"
+        message = f"{place} have {actual.hex()}, the directory records {entry.sha256.hex()}{of_nothing(entry.sha256)}."
+        report.add("section.sha256", section_name(entry), "sha256", entry.offset, message)
 
 
 def of_nothing(digest: bytes) -> str:

@@ -16,8 +16,7 @@ from ..container.writer import BuildResult
 from ..errors import FormatError, GpackError, PathError, UsageError
 from ..generated.constants import SECTION_NAMES, GgmlType
 from ..sections.dense import DenseColumns
-from ..sources.hf_import import EXTENSION
-from ..sources.model import ModelSource
+from ..sources.model import IMPORT_EXTENSION, ModelSource
 from .external import ExternalFiles
 from .plan import Plan
 
@@ -118,8 +117,8 @@ def describe(conversion: Conversion) -> dict[str, Any]:
         described["experts"] = plan.manifest["experts"]
     if notes := [*plan.source.notes, *plan.notes]:
         described["notes"] = notes
-    if told := plan.source.extensions.get(EXTENSION):
-        described[EXTENSION] = told
+    if told := plan.source.extensions.get(IMPORT_EXTENSION):
+        described[IMPORT_EXTENSION] = told
     if result is None:
         described["free_bytes"] = free_space(output) if output.parent.is_dir() else 0
         described["replaces_bytes"] = output.stat().st_size if output.is_file() else 0

@@ -100,7 +100,7 @@ class QuantizedSource:
             raise UnsupportedError(
                 f"the model has no tensor that could become {GgmlType.NAMES[ggml_type]}",
                 code="quantize.type", path=model.files[0].path,
-                hint="tensors are turned in models whose architecture is known, and rows must be whole blocks",
+                hint="turned are F32, F16 and BF16 in models whose architecture is known; rows must be whole blocks",
             )  # fmt: skip
         changed = MetadataBuilder(model.metadata)
         if FILE_TYPE in changed:

@@ -152,7 +152,7 @@ class FileExpertSource:
             if value is not None and not isinstance(value, bool | Interleaver):
                 raise UsageError(f"{field} is {value!r}, neither true nor false", code="usage", field=field)
         if io == "auto":
-            wanted = _mmap_wanted() if mmap is None else mmap
+            wanted = check_mmap_variable() if mmap is None else mmap
             io = "mmap" if wanted else "read"
         elif mmap is not None and mmap != (io == "mmap"):
             raise UsageError(f"mmap is {mmap}, io is {io!r}", code="usage", field="mmap")
@@ -258,6 +258,8 @@ class FileExpertSource:
             end = pages_behind(start + run.length) if file.direct else start + run.length
             buffer = self._allocate(end - begin, aligned=file.direct)
             file.read_into(buffer, begin)
+            if self.io == "direct" and not file.direct:
+                self.io = "read"  # refused only now; the file has told why
             taken += end - begin
             at = start - begin
             for matrix in run.matrices:
@@ -301,8 +303,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _mmap_wanted() -> bool:
-    """What GUILD_EXPERT_MMAP says.
+def check_mmap_variable() -> bool:
+    """What GUILD_EXPERT_MMAP says: whether experts are used where they are mapped.
 
     Raises:
         UsageError: It is neither 0 nor 1.

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from ..errors import GpackError, MissingError, UsageError
+from ..errors import GpackError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
 from ..sections.homes import PLE
-from ..sources.model import ModelSource
+from ..sources.model import IMPORT_EXTENSION, ModelSource
 from ..sources.open import open_gguf
-from .experts import IO_MODES, FileExpertSource
+from .experts import IO_MODES, FileExpertSource, check_mmap_variable
 from .located import Located, locate_in_pack, locate_in_source, routed
 from .ple import PleIo, PleTable
 from .tensors import TensorMap
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("gpack")
 Path = str | os.PathLike[str]
+# What is read of a pack before any weight: damage there would show late, as another model or as none.
+_TABLES = (
+    SectionKind.METADATA_KV_BIN, SectionKind.TENSOR_INDEX_BIN, SectionKind.DENSE_INDEX_BIN,
+    SectionKind.NATIVE_DENSE_INDEX_BIN, SectionKind.EXPERT_LAYOUT_BIN, SectionKind.TOKENIZER_BIN,
+)  # fmt: skip
 # How what is no expert is seen: a direct read of a few bytes makes no sense.
 _TENSOR_IO = {"auto": "auto", "mmap": "auto", "read": "read", "direct": "read"}
 
@@ -64,20 +69,17 @@ class GuildModel:
         pack: The pack; None where the GGUF was loaded.
         fallback: Why the pack could not be used; None where it was, or none was named.
         tensors: All tensors, by name.
-        metadata: The metadata of the source: keys to Python values.
         experts: The routed experts, one at a time; None where the model has none.
         ple: The table of per-layer embeddings; None where the model has none.
         pages_experts: An engine fetches experts one by one from `experts`, because the model was loaded to read them
             or with a budget; else it uses them where they are mapped.
     """
 
-    def __init__(
-        self, path: Path, pack: Pack | None, metadata: Metadata | SourceMetadata, resources: ExitStack
-    ) -> None:
+    def __init__(self, path: Path, source: Pack | SourceMetadata, resources: ExitStack) -> None:
         """`load` is the way to make one."""
         self.path = os.fspath(path)
-        self.pack = pack
-        self.metadata = metadata
+        self.pack = source if isinstance(source, Pack) else None
+        self._source = source
         self.fallback: GpackError | None = None
         self.tensors: Mapping[str, Any] = {}
         self.experts: FileExpertSource | None = None
@@ -97,8 +99,8 @@ class GuildModel:
     ) -> Self:
         """Loads a model: the pack, or where it is unreadable or invalid, and a GGUF is configured, the GGUF.
 
-        Then one warning is logged, with the reason. All places of tensors are checked, and shards of external experts
-        opened, so that what cannot be used shows now.
+        Then one warning is logged, with the reason. The digests of all sections but those of weights and raw files are
+        checked, so are all places of tensors, and shards of external experts are opened: what cannot be used shows now.
 
         Args:
             paths: Where the model is, or the path of the pack alone.
@@ -110,8 +112,10 @@ class GuildModel:
 
         Raises:
             GpackError: What is wrong with the pack, where there is no GGUF to fall back to; else with the GGUF.
-            UsageError: Neither is configured.
+            UsageError: Neither is configured, or an option makes no sense.
         """
+        if io == "auto":
+            check_mmap_variable()  # a wrong one is no fault of the pack's
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
         if not isinstance(paths, ModelPaths | str | os.PathLike):
@@ -139,10 +143,12 @@ class GuildModel:
             pack = stack.enter_context(
                 open_pack(path, verify_all_hashes=verify, expert_dir=where.expert_dir, io=_TENSOR_IO[io])
             )
+            if not verify:  # else all digests are known to be right
+                pack.container.check_sections(_TABLES)
             located = locate_in_pack(pack)
             if pack.container.find(SectionKind.TOKENIZER_BIN) is not None:
                 _ = pack.tokenizer_table
-            made = cls(path, pack, pack.metadata, stack)
+            made = cls(path, pack, stack)
             made._attach(located, io, budget, ple_io)
             made._resources = stack.pop_all()
             return made
@@ -152,7 +158,7 @@ class GuildModel:
         with ExitStack() as stack:
             source: ModelSource = open_gguf(path, pack_dir=where.pack_dir, mtp_dir=where.mtp_dir)
             stack.enter_context(source)
-            made = cls(path, None, SourceMetadata(source), stack)
+            made = cls(path, SourceMetadata(source), stack)
             made._attach(locate_in_source(source), io, budget, ple_io)
             made._resources = stack.pop_all()
             return made
@@ -172,6 +178,15 @@ class GuildModel:
             self.ple = PleTable.open_located(table, io=ple_io)
             stack.callback(self.ple.close)
 
+    @property
+    def metadata(self) -> Metadata | SourceMetadata:
+        """The metadata of the source: keys to Python values.
+
+        Raises:
+            ClosedError: The pack was closed.
+        """
+        return self._source.metadata if isinstance(self._source, Pack) else self._source
+
     def array_length(self, key: str) -> int | None:
         """Number of elements of a metadata array, which is not decoded; None where there is none of that key."""
         if isinstance(self.metadata, SourceMetadata):
@@ -188,6 +203,8 @@ class GuildModel:
         from ..tokenizer import Tokenizer
 
         if self.pack is not None:
+            if self.pack.container.find(SectionKind.TOKENIZER_BIN) is None:
+                self._check_runnable()  # which tells why there is none
             return Tokenizer.of(self.pack.container)
         source: Any = self.metadata
         return Tokenizer.from_metadata(source.values_by_key, path=self.path)
@@ -206,12 +223,31 @@ class GuildModel:
 
     # ------------------------------------------------------------ running it
 
+    @property
+    def obstacles(self) -> list[str]:
+        """Why the pack says that its model cannot be run, one sentence each; empty where it says no such thing."""
+        extensions = {} if self.pack is None else self.pack.manifest.get("extensions", {})
+        told = extensions.get(IMPORT_EXTENSION)
+        if not isinstance(told, dict) or told.get("runnable") is not False:
+            return []
+        reasons = told.get("reasons")
+        return [str(reason) for reason in reasons] if isinstance(reasons, list) and reasons else ["it tells no reason"]
+
+    def _check_runnable(self) -> None:
+        if obstacles := self.obstacles:
+            raise UnsupportedError(
+                f"the model cannot be run: {'; '.join(obstacles)}", code="engine.obstacle", path=self.path,
+                hint="the pack says so since it was imported; its tensors can be read",
+            )  # fmt: skip
+
     def session(self, **options: Any) -> Session:
         """A session: the model at work on one text. The options are those of `gpack.engine.session.Session`.
 
         Raises:
+            UnsupportedError: `engine.obstacle`: the pack says that its model cannot be run.
             GpackError: As `Session`.
         """
+        self._check_runnable()
         from ..engine.session import Session
 
         return Session(self, **options)
@@ -283,8 +319,9 @@ class GuildModel:
         return made
 
     def close(self) -> None:
-        """Closes all files; arrays that were given out stay valid."""
+        """Closes all files and unmaps them; arrays that were given out stay valid and keep their mapping."""
         self._resources.close()
+        self.__dict__.pop("tokenizer", None)  # it looks at the mapped vocabulary
 
     def __enter__(self) -> Self:
         return self

@@ -129,7 +129,12 @@ def _open(path: Path) -> int:
         raise PathError(f"no path: {error}", code="io.not_found", path=path) from error
     except OSError as error:
         if error.errno in _NO_SUCH_FILE:
-            raise PathError("there is no such file", code="io.not_found", path=path) from error
+            # Caches of models are made of links, and what they lead to gets cleared away.
+            message = "the link leads to no file" if path.is_symlink() else "there is no such file"
+            raise PathError(message, code="io.not_found", path=path) from error
         if error.errno in _NO_REGULAR_FILE:
             raise PathError("this is not a regular file", code="io.not_a_file", path=path) from error
-        raise PathError(f"cannot open: {error.strerror}", code="io.read", path=path) from error
+        hint = (
+            "`ulimit -n` tells how many; a model of many shards needs one each" if error.errno == errno.EMFILE else None
+        )
+        raise PathError(f"cannot open: {error.strerror}", code="io.read", path=path, hint=hint) from error

@@ -31,10 +31,10 @@ from .hf_shapes import Shapes, missing_tensors
 from .hf_tokenizer import import_tokenizer
 from .hf_translate import Translator, copy_of, rope_frequencies
 from .metadata_build import MetadataBuilder
+from .model import IMPORT_EXTENSION
 from .safetensors import StoredTensor
 from .safetensors_set import SafetensorsSet
 
-EXTENSION = "import"
 _FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
@@ -63,6 +63,7 @@ class HfSource:
         try:
             self._text_only = text_only
             self.faults: list[str] = []
+            self._tokenizer_notes: list[str] = []
             self.metadata: dict[str, Value] = {}
             self.config = HfConfig(self._files.json(hf_files.CONFIG), self._set.folder / hf_files.CONFIG)
             self.assets: Mapping[str, bytes] = dict(self._files)
@@ -104,10 +105,11 @@ class HfSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Files of the folder that hold tensors and were not read."""
+        """Files of the folder that hold tensors and were not read; what the tokenizer asks for that is left aside."""
         ignored = self._set.ignored
         listed = ", ".join(shorten(name)[1:-1] for name in ignored[:10])
-        return (f"not read: {listed}{' and others' if len(ignored) > 10 else ''}",) if ignored else ()
+        unread = (f"not read: {listed}{' and others' if len(ignored) > 10 else ''}",) if ignored else ()
+        return (*unread, *self._tokenizer_notes)
 
     @property
     def shards(self) -> tuple[SourceFile, ...]:
@@ -217,6 +219,7 @@ class HfSource:
             metadata.u32("general.quantization_version", hf_metadata.QUANTIZATION_VERSION)
         tokenizer = import_tokenizer(self._files, config.count("vocab_size"), config)
         self.faults += tokenizer.faults
+        self._tokenizer_notes = tokenizer.notes
         self.metadata = {**metadata, **tokenizer.metadata}
 
     def _called(self) -> str:
@@ -234,7 +237,7 @@ class HfSource:
             }
         if parts.buffers:
             told["computed"] = [shorten(tensor.name)[1:-1] for tensor in parts.buffers[:100]]
-        return {EXTENSION: told} if told else {}
+        return {IMPORT_EXTENSION: told} if told else {}
 
 
 def _numbered(recipes: Iterable[Recipe]) -> list[Recipe]:

@@ -30,6 +30,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MAX_TOKENS = 1 << 24
 MAX_PADDING = 1 << 20  # ids that nothing names
 _SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
+_WAYS = ("lstrip", "rstrip", "single_word")  # in which an added token is found, for which GGUF has no keys
 _SPECIAL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 
@@ -41,11 +42,13 @@ class TokenizerImport:
         metadata: `tokenizer.*` entries, in GGUF's usual order; none where there is no tokenizer.
         faults: Why the model's own text cannot be tokenized with it, one sentence each.
         places: The part of `tokenizer.json` that each fault is about.
+        notes: What is left aside, though the model can be run without it.
     """
 
     metadata: MetadataBuilder = field(default_factory=MetadataBuilder)
     faults: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def fault(self, place: str, message: str) -> None:
         """Notes a fault."""
@@ -100,6 +103,12 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
         made.fault("post_processor", f"the tokenizer adds {strange}, which has no translation")
     add_templates(made.metadata, files)
     _add_own(made, reader)
+    if strict := [entry["content"] for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]:
+        ways = f"{', '.join(_WAYS[:-1])} or {_WAYS[-1]}"
+        first = shorten(strict[0])
+        made.notes.append(
+            f"{len(strict)} added tokens ask for {ways}, the first is {first}: they are found wherever they stand"
+        )
     return made
 
 
@@ -197,7 +206,9 @@ class _Reader:
         for token, number in vocabulary.items():
             self._take(by_id, number, token, "model.vocab")
         added = self.tokenizer.get("added_tokens")
-        for index, entry in enumerate(added if isinstance(added, list) else []):
+        if added is not None and not isinstance(added, list):
+            raise self.fault("added_tokens", f"it is {shorten(added)}, no list")
+        for index, entry in enumerate(added or []):
             place = f"added_tokens[{index}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
                 raise self.fault(place, "it is no object with an id and a content")
@@ -247,12 +258,15 @@ class _Reader:
         if not isinstance(merges, list) or not merges:
             raise self.fault("model.merges", "a BPE has no merges")
         vocabulary = {*self.model["vocab"], *(self.tokens[number] for number in self.added)}
+        said = self.model.get("continuing_subword_prefix")
+        prefix = said if isinstance(said, str) else ""  # stands before what is no word's beginning, once
         made = []
         for rank, entry in enumerate(merges):
             pair = entry.split(" ") if isinstance(entry, str) else entry
             if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
                 raise self.fault(f"model.merges[{rank}]", f"it is {shorten(entry)}, no pair of tokens")
-            unknown = next((part for part in (*pair, "".join(pair)) if part not in vocabulary), None)
+            joined = pair[0] + pair[1].removeprefix(prefix)
+            unknown = next((part for part in (*pair, joined) if part not in vocabulary), None)
             if unknown is not None:
                 raise self.fault(f"model.merges[{rank}]", f"{shorten(unknown)} is no token of the vocabulary")
             # GGUF joins the pair with a space, so one inside is written as byte-level BPE writes it.

@@ -9,6 +9,8 @@ from ..container.pieces import Range
 from ..sections.values import Value
 from .files import SourceFile
 
+IMPORT_EXTENSION = "import"  # of the manifest: what an import has to tell, and whether the model can be run
+
 
 class ModelTensor(Protocol):
     """A tensor of the model."""

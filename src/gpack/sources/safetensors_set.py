@@ -6,6 +6,7 @@ folder.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -87,9 +88,10 @@ class SafetensorsSet:
         return folder, [f"{shard['stem']}-{n:05}-of-{shard['count']}{SUFFIX}" for n in range(1, count + 1)], None
 
     def _resolve_folder(self, folder: Path) -> tuple[Path, list[str], dict[str, str] | None]:
-        if (folder / SINGLE).exists():
+        # A link that leads nowhere is an error, not a reason to take other files.
+        if os.path.lexists(folder / SINGLE):
             return folder, [SINGLE], None
-        if (folder / INDEX).exists():
+        if os.path.lexists(folder / INDEX):
             return folder, *self._read_index(folder / INDEX)
         found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(SUFFIX))
         if len(found) == 1 or len({_stem(name) for name in found}) == 1:
