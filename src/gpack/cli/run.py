@@ -91,6 +91,9 @@ def _add_engine(group: Any) -> None:
         "--compute", choices=("int8", "f32"), default="int8", help="activations beside quantised weights"
     )
     group.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
+    group.add_argument(
+        "--check-weights", action="store_true", help="look for weights that are no finite numbers first: reads all"
+    )
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     group.add_argument(
@@ -284,8 +287,9 @@ def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
     from ..engine.generate import TextGenerator
 
     return TextGenerator.of(
-        model, n_ctx=args.ctx, cache_type=args.cache_type, threads=args.threads, compute=args.compute, cpu=args.cpu
-    )
+        model, n_ctx=args.ctx, cache_type=args.cache_type, threads=args.threads, compute=args.compute, cpu=args.cpu,
+        check_weights=args.check_weights,
+    )  # fmt: skip
 
 
 def _bytes(text: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from ..errors import GpackError, MissingError, UsageError
+from ..errors import ClosedError, GpackError, MissingError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
@@ -84,6 +84,7 @@ class GuildModel:
         self.ple: PleTable | None = None
         self.pages_experts = False
         self._resources = resources
+        self._closed = False
 
     @classmethod
     def load(
@@ -210,10 +211,12 @@ class GuildModel:
         """A session: the model at work on one text. The options are those of `gpack.engine.session.Session`.
 
         Raises:
-            GpackError: As `Session`.
+            GpackError: As `Session`; `pack.closed`: the model was closed.
         """
         from ..engine.session import Session
 
+        if self._closed:
+            raise ClosedError(f"{self.path}: the model was closed", code="pack.closed")
         return Session(self, **options)
 
     def logits(self, ids: Sequence[int], **options: Any) -> npt.NDArray[np.float32]:
@@ -222,7 +225,7 @@ class GuildModel:
         Raises:
             GpackError: As `Session` and `Session.decode`.
         """
-        with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
+        with self.session(**{"n_ctx": _context_of(ids), **options}) as session:
             return session.decode(ids, all_logits=True)
 
     @overload
@@ -275,7 +278,7 @@ class GuildModel:
         if pooling not in ("mean", "last", "none"):
             raise UsageError(f"there is no pooling {pooling!r}", code="usage", field="pooling")
         ids = self.tokenizer.encode(text) if isinstance(text, str) else text
-        with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
+        with self.session(**{"n_ctx": _context_of(ids), **options}) as session:
             states = session.hidden(ids)
         if pooling == "none":
             return states
@@ -283,7 +286,8 @@ class GuildModel:
         return made
 
     def close(self) -> None:
-        """Closes all files; arrays that were given out stay valid."""
+        """Closes all files; arrays that were given out stay valid, and sessions that are open go on."""
+        self._closed = True
         self._resources.close()
 
     def __enter__(self) -> Self:
@@ -291,6 +295,17 @@ class GuildModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _context_of(ids: Sequence[int]) -> int:
+    """Positions that a text takes.
+
+    Raises:
+        UsageError: It is no sequence.
+    """
+    if not hasattr(ids, "__len__"):
+        raise UsageError(f"tokens are a sequence of whole numbers, not {type(ids).__name__}", code="usage", field="ids")
+    return max(len(ids), 1)
 
 
 class SourceMetadata(Mapping[str, Any]):
