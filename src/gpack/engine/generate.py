@@ -68,7 +68,9 @@ class Request:
             if value is not None and (not isinstance(value, int | np.integer) or value < 0):
                 raise UsageError(f"{name} is {value!r}, not a whole number of 0 or more", code="usage", field=name)
         if not isinstance(self.sampling, Sampling):
-            raise UsageError(f"sampling is {type(self.sampling).__name__}, not Sampling", code="usage", field="sampling")
+            raise UsageError(
+                f"sampling is {type(self.sampling).__name__}, not Sampling", code="usage", field="sampling"
+            )
         if not all(isinstance(text, str) for text in self.stop):
             raise UsageError("stop strings are text", code="usage", field="stop")
 
