@@ -130,11 +130,13 @@ def test_text_that_is_no_utf_8(
 
 
 def test_options_reach_the_engine(model: Model) -> None:
-    assert (
-        run("-p", "x", "--threads", "3", "--ctx", "99", "--cache-type", "q8_0", "--compute", "f32", "--cpu", "avx2")
-        == 0
-    )
-    assert model.options == [{"n_ctx": 99, "threads": 3, "cache_type": "Q8_0", "compute": "f32", "cpu": "avx2"}]
+    told = ("--threads", "3", "--ctx", "99", "--cache-type", "q8_0", "--compute", "f32", "--cpu", "avx2")
+    assert run("-p", "x", *told, "--check-weights") == 0
+    assert model.options == [
+        {
+            "n_ctx": 99, "threads": 3, "cache_type": "Q8_0", "compute": "f32", "cpu": "avx2", "check_weights": True
+        }
+    ]  # fmt: skip
 
 
 def test_where_the_text_ends(model: Model, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from tiny_models import TinyModel, text, tiny
 
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import GpackError, UnsupportedError
-from gpack.model import GuildModel
+from gpack.model import GuildModel, ModelPaths
 
 
 def refused(model: TinyModel, path: Path, **options: Any) -> GpackError:
@@ -261,6 +261,51 @@ def test_a_type_that_has_no_values(tmp_path: Path) -> None:
     model.types["blk.0.ffn_up.weight"] = (c64, bytes(8 * 32 * 48))
     with pytest.raises(GpackError):
         model.open(tmp_path / "m.gguf").session()
+
+
+@pytest.mark.parametrize("name", ["blk.2.attn_norm.weight", "blk.0.attn_q_norm.weight", "blk.1.ffn_up.scale"])
+def test_what_layers_hold_beyond_the_architecture(name: str, tmp_path: Path) -> None:
+    """Another layer than the metadata says, or a tensor that would be left out: the answers would be wrong."""
+    model = tiny()
+    model.tensors[name] = np.ones(8, np.float32)
+    error = refused(model, tmp_path)
+    assert (error.code, error.field) == ("engine.tensor", name)
+
+
+def test_draft_layers_are_not_run(tmp_path: Path) -> None:
+    model = tiny()
+    with model.open(tmp_path / "a.gguf") as loaded:
+        wanted = loaded.logits(text(4), threads=1)
+    model.metadata |= {"llama.block_count": 3, "llama.nextn_predict_layers": 1}
+    model.tensors["blk.2.nextn.eh_proj.weight"] = np.ones((8, 8), np.float32)
+    with model.open(tmp_path / "b.gguf") as loaded:
+        assert np.array_equal(loaded.logits(text(4), threads=1), wanted)
+    model.metadata["llama.nextn_predict_layers"] = 3
+    assert refused(model, tmp_path).field == "llama.nextn_predict_layers"
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-120])
+def test_frequencies_divided_by_nothing(value: float, tmp_path: Path) -> None:
+    model = tiny()
+    model.tensors["rope_freqs.weight"] = np.array([1, 1, value, 1], np.float32)
+    error = refused(model, tmp_path)
+    assert (error.code, error.field) == ("engine.nan", "rope_freqs.weight")
+
+
+def test_a_pattern_of_texts(tmp_path: Path) -> None:
+    model = tiny("gemma3", n_layer=2, attention__sliding_window=4, attention__sliding_window_pattern=["yes", "no"])
+    assert refused(model, tmp_path).field == "gemma3.attention.sliding_window_pattern"
+
+
+def test_experts_that_are_paged_are_looked_through_too(tmp_path: Path) -> None:
+    model = tiny("qwen3moe", **MOE)
+    name = "blk.1.ffn_up_exps.weight"
+    model.tensors[name][2, 0, 0] = np.nan
+    path = tmp_path / "m.gguf"
+    model.open(path).close()
+    with GuildModel.load(ModelPaths(None, path), expert_budget_bytes=0) as loaded, pytest.raises(GpackError) as caught:
+        loaded.session(threads=1, check_weights=True)
+    assert (caught.value.code, caught.value.field) == ("engine.nan", name)
 
 
 def test_a_good_model_is_not_refused(tmp_path: Path) -> None:

@@ -364,3 +364,32 @@ def test_a_golden_model_generates_its_golden_tokens(tmp_path: Path) -> None:
                 second = generator.generate(Request(ids=prompt + first.ids, max_tokens=8, ignore_end=True))
                 assert first.ids + second.ids == golden
                 assert second.timings.prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_tokens": 1.5}, "max_tokens"), ({"max_tokens": "5"}, "max_tokens"), ({"logprobs": "1"}, "logprobs"),
+        ({"stop": [3]}, "stop"), ({"sampling": {"temperature": 1}}, "sampling"),
+    ],
+)  # fmt: skip
+def test_a_request_of_other_types(options: Any, field: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Request(ids=[1], **options)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": "hot"}, {"seed": 1.5}, {"top_k": 2.5}, {"temperature": None}, {"repeat_window": "all"}]
+)
+def test_sampling_of_other_types(options: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        Sampling(**options)
+    assert (caught.value.code, caught.value.field) == ("engine.sampling", next(iter(options)))
+
+
+@pytest.mark.parametrize("prompt", [None, 5])
+def test_a_prompt_that_is_none(prompt: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        encode(None, prompt)
+    assert caught.value.code == "engine.prompt"

@@ -144,8 +144,8 @@ def test_activations_of_8_bits_are_no_further_off_than_llama_cpp() -> None:
                 singly = np.array([session.decode([number]) for number in ids])
         theirs.append(deviation(stored["logits_prompt_native"], wanted))
         ours.append(max(deviation(made, wanted), deviation(singly, wanted)))
-        # Both round to 8 bits, 32 to a scale; which way a rounding falls is chance.
-        assert ours[-1] < 1.06 * theirs[-1], name
+        assert ours[-1] <= theirs[-1], name
+        # The one worst of thousands of logits is chance.
         assert np.abs(made - wanted).max() < 1.25 * np.abs(stored["logits_prompt_native"] - wanted).max(), name
     assert sum(ours) < sum(theirs)
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tiny_models import TinyModel, text, tiny
 
 from gpack.convert.gguf import convert_gguf
 from gpack.engine.session import Session
-from gpack.errors import GpackError, UsageError
+from gpack.errors import ClosedError, GpackError, UsageError
 from gpack.model import GuildModel, ModelPaths
 
 
@@ -97,6 +98,8 @@ def test_no_tokens_and_no_numbers(model: GuildModel) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
+        ({"n_ctx": "8"}, "n_ctx"), ({"n_ctx": 1 << 70}, "n_ctx"), ({"threads": 1.5}, "threads"),
+        ({"threads": 1 << 70}, "threads"), ({"batch": 2.5}, "batch"),
         ({"n_ctx": 0}, "n_ctx"), ({"n_ctx": -5}, "n_ctx"), ({"batch": 0}, "batch"), ({"threads": 0}, "threads"),
         ({"cache_type": "Q4_0"}, "cache_type"), ({"compute": "f16"}, None), ({"cpu": "mmx"}, "GPACK_CPU"),
     ],
@@ -159,6 +162,48 @@ def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
             np.testing.assert_allclose(session.decode(ids[50:]), wanted, atol=1e-5)
     if not interrupted:
         pytest.skip("too fast to be interrupted")
+
+
+def test_a_thread_more_than_the_system_allows(model: GuildModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start = threading.active_count(), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if threading.active_count() > before + 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(UsageError) as caught:
+        model.session(threads=4)
+    assert caught.value.field == "threads"
+    assert "no more than 2 threads of 4" in caught.value.message
+    assert threading.active_count() == before
+
+
+def test_a_closed_model_opens_no_session_and_open_ones_go_on(tmp_path: Path) -> None:
+    loaded = tiny().open(tmp_path / "m.gguf")
+    with loaded.session(threads=1) as session:
+        wanted = session.decode([1, 2])
+        loaded.close()
+        session.rewind(0)
+        assert np.array_equal(session.decode([1, 2]), wanted)
+    with pytest.raises(ClosedError) as caught:
+        loaded.logits([1])
+    assert caught.value.code == "pack.closed"
+
+
+@pytest.mark.parametrize("position", ["1", 1.5, None])
+def test_no_position(model: GuildModel, position: Any) -> None:
+    with model.session(threads=1) as session, pytest.raises(UsageError) as caught:
+        session.rewind(position)
+    assert caught.value.field == "position"
+
+
+def test_tokens_that_are_no_sequence(model: GuildModel) -> None:
+    nothing: Any = None
+    with pytest.raises(UsageError) as caught:
+        model.logits(nothing)
+    assert caught.value.field == "ids"
 
 
 def test_a_context_that_no_machine_has(model: GuildModel) -> None:

@@ -96,6 +96,9 @@ def _add_engine(group: Any) -> None:
         "--io", choices=(*IO_MODES, "direct"), default="auto",
         help="how weights come: mapped; read; experts read past the page cache (default: mapped where that works)",
     )  # fmt: skip
+    group.add_argument(
+        "--check-weights", action="store_true", help="look for weights that are no finite numbers first: reads all"
+    )
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     group.add_argument(
@@ -289,8 +292,9 @@ def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
     from ..engine.generate import TextGenerator
 
     return TextGenerator.of(
-        model, n_ctx=args.ctx, cache_type=args.cache_type, threads=args.threads, compute=args.compute, cpu=args.cpu
-    )
+        model, n_ctx=args.ctx, cache_type=args.cache_type, threads=args.threads, compute=args.compute, cpu=args.cpu,
+        check_weights=args.check_weights,
+    )  # fmt: skip
 
 
 def _bytes(text: str) -> int:

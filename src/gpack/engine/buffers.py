@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,21 @@ import numpy.typing as npt
 from ..errors import UsageError
 
 _LINE = 64  # bytes of a cache line, and of the widest vector
+_MOST = 1 << 60  # bytes; numpy says of more that it is no shape
 GROUP = 32  # elements that share one scale in the 8-bit form
 _GROUP_BYTES = 64  # as kernels/x8.py has it
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A zeroed array that begins at a cache line."""
+    """A zeroed array that begins at a cache line.
+
+    Raises:
+        MemoryError: There is not enough memory, or there could not be.
+    """
     kind = np.dtype(dtype)
-    size = int(np.prod(shape)) * kind.itemsize
+    size = math.prod(shape) * kind.itemsize
+    if size > _MOST:
+        raise MemoryError(f"{size} bytes")
     raw = np.zeros(size + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
     return raw[start : start + size].view(kind).reshape(shape)

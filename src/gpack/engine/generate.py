@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -65,8 +65,14 @@ class Request:
             raise empty_prompt()
         for name in ("max_tokens", "logprobs"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"{name} is {value}, not 0 or more", code="usage", field=name)
+            if value is not None and (not isinstance(value, int | np.integer) or value < 0):
+                raise UsageError(f"{name} is {value!r}, not a whole number of 0 or more", code="usage", field=name)
+        if not isinstance(self.sampling, Sampling):
+            raise UsageError(
+                f"sampling is {type(self.sampling).__name__}, not Sampling", code="usage", field="sampling"
+            )
+        if not all(isinstance(text, str) for text in self.stop):
+            raise UsageError("stop strings are text", code="usage", field="stop")
 
 
 @dataclass
@@ -341,6 +347,8 @@ def encode(model: Any, prompt: Prompt, *, parse_special: bool = False, **templat
     if isinstance(prompt, str):
         ids: list[int] = model.tokenizer.encode(prompt, parse_special=parse_special)
         return ids
+    if not isinstance(prompt, Iterable):
+        raise UsageError("the prompt is neither text nor token ids nor messages", code="engine.prompt")
     items: list[Any] = list(prompt)
     if not all(isinstance(item, Mapping) for item in items):
         if all(isinstance(item, (int, np.integer)) for item in items):

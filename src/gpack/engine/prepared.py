@@ -52,6 +52,14 @@ class Prepared:
         pager = ExpertPager(self._experts, self.path) if self._experts is not None and self.h.n_expert else None
         return Model(self.h, self.w, pager, self.n_vocab)
 
+    def refuse_unread(self) -> None:
+        """Refuses what would be left out, once a session was traced.
+
+        Raises:
+            FormatError: As `Weights.refuse_unread`.
+        """
+        self.w.refuse_unread(range(self.h.n_layer, self.h.n_layer + self.h.n_draft))
+
 
 def prepare(model: GuildModel) -> Prepared:
     """A model made ready; a second call gives the same.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .buffers import aligned
 
 _STEP = 256  # positions that are worked out together
+_MOST_ANGLE = 1e100  # of position 1; beyond any model, and finite at any position
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,15 @@ class Rope:
         ramp = self.yarn.ramp(self.n_rotated, self.base)
         scaled: npt.NDArray[np.float64] = omega * ((1 - ramp) / self.factor + ramp)
         return scaled
+
+    def is_finite(self) -> bool:
+        """Whether all angles are finite numbers, at any position that there may be."""
+        try:
+            with np.errstate(all="ignore"):
+                largest = np.abs(self.frequencies()).max()
+        except OverflowError:  # corner frequencies of YaRN
+            return False
+        return bool(largest <= _MOST_ANGLE) and math.isfinite(self.magnitude())
 
     def magnitude(self) -> float:
         """What cosines and sines are multiplied by."""

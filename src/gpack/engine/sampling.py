@@ -27,6 +27,7 @@ Weights = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _LARGEST = float(np.finfo(np.float32).max)
 _LANES = 256  # rows of the vocabulary as a matrix: its column maxima bound the k-th largest from below
+_WHOLE = ("top_k", "repeat_window", "seed")
 _NUCLEUS = 256  # tokens that a nucleus is first looked for among
 
 
@@ -60,6 +61,10 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            kinds = (int, np.integer) if name in _WHOLE else (int, float, np.integer, np.floating)
+            if not isinstance(value, kinds) and not (name == "seed" and value is None):
+                raise UsageError(f"{name} is {value!r}, which is of another type", code="engine.sampling", field=name)
         _check("temperature", self.temperature, self.temperature >= 0, "0 or more")
         _check("top_k", self.top_k, self.top_k >= 0, "0 or more")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")

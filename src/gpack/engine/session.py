@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -17,7 +18,7 @@ from .cpu import choose
 from .graph import Graph, Value
 from .matmul import Compute, Workspace
 from .prepared import kernels_of, prepare
-from .team import Program, Team
+from .team import MOST_THREADS, Program, Team
 
 if TYPE_CHECKING:
     from ..model.load import GuildModel
@@ -28,6 +29,7 @@ Floats = npt.NDArray[np.float32]
 DEFAULT_CONTEXT = 4096  # positions, where the model was trained on more and nothing else is asked for
 DEFAULT_BATCH = 512
 _LOGIT_BYTES = 32 << 20  # most bytes of logits that are worked out together
+_MOST = 1 << 48  # tokens; memory ends long before that
 _N_TOKENS, _FIRST = 0, 1  # words of a state block
 
 
@@ -67,15 +69,15 @@ class Session:
             UsageError: An argument makes no sense.
         """
         self._prepared = prepare(model)
-        self.n_ctx = _at_least_one(n_ctx, "n_ctx", min(self._prepared.h.n_context, DEFAULT_CONTEXT))
+        self.n_ctx = _count(n_ctx, "n_ctx", min(self._prepared.h.n_context, DEFAULT_CONTEXT), _MOST)
         if self.n_ctx > self._prepared.h.n_context:
             LOG.warning("a context of %d: the model was trained on %d", self.n_ctx, self._prepared.h.n_context)
         self.n_vocab, self.n_embd = self._prepared.n_vocab, self._prepared.h.n_embd
-        self.batch = min(_at_least_one(batch, "batch", DEFAULT_BATCH), self.n_ctx)
+        self.batch = min(_count(batch, "batch", DEFAULT_BATCH, _MOST), self.n_ctx)
         self.position = 0
         self._cache = KeyValueCache(cache_type, self.n_ctx)
         kernels = kernels_of(choose(cpu).name)
-        self._team = Team(kernels, threads)
+        self._team = Team(kernels, _count(threads, "threads", len(os.sched_getaffinity(0)), MOST_THREADS))
         try:
             self._trace(compute)
             if check_weights:
@@ -112,6 +114,7 @@ class Session:
             head = Graph(program, head_work, self._cache, self._tokens, team.threads)
             outputs.append(head.keep(prepared.architecture.logits(head, model, head.pick(hidden))))
             head.finish()
+        prepared.refuse_unread()
         self._last_logits, self._head_logits = (_rows(value) for value in outputs)
 
     # ------------------------------------------------------------ use
@@ -170,6 +173,10 @@ class Session:
         Raises:
             UsageError: The text is not that long.
         """
+        try:
+            position = operator.index(position)
+        except TypeError as error:
+            raise UsageError(f"{position!r} is no position", code="usage", field="position") from error
         if not 0 <= position <= self.position:
             raise UsageError(
                 f"there is no position {position} in a text of {self.position} tokens", code="usage", field="position"
@@ -261,8 +268,18 @@ def _rows(value: Value) -> Floats:
     return value.memory().array
 
 
-def _at_least_one(value: int | None, field: str, default: int) -> int:
-    chosen = default if value is None else value
-    if chosen < 1:
-        raise UsageError(f"{field} is {chosen}", code="usage", field=field)
+def _count(value: int | None, field: str, default: int, most: int) -> int:
+    """An argument that counts something.
+
+    Raises:
+        UsageError: It is no whole number, or not from 1 to `most`.
+    """
+    if value is None:
+        return default
+    try:
+        chosen = operator.index(value)
+    except TypeError as error:
+        raise UsageError(f"{field} is {value!r}, no whole number", code="usage", field=field) from error
+    if not 1 <= chosen <= most:
+        raise UsageError(f"{field} is {chosen}, not between 1 and {most}", code="usage", field=field)
     return chosen

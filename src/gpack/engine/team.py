@@ -15,6 +15,7 @@ from ..errors import UsageError
 from .store import Kernels
 
 Words = npt.NDArray[np.int64]
+MOST_THREADS = 1024
 
 # As kernels/executor.py has them; that file imports numba.
 _STEP_WORDS = 4
@@ -97,9 +98,13 @@ class Team:
     """
 
     def __init__(self, kernels: Kernels, threads: int | None = None) -> None:
-        """Starts the threads: as many as the process may use cores, unless told."""
+        """Starts the threads: as many as the process may use cores, unless told.
+
+        Raises:
+            UsageError: Not from 1 to 1024; or the system does not allow so many.
+        """
         count = len(os.sched_getaffinity(0)) if threads is None else threads
-        if count < 1:
+        if not 1 <= count <= MOST_THREADS:
             raise UsageError(f"{count} threads cannot run anything", code="usage", field="threads")
         self.threads = count
         self.kernels = kernels
@@ -114,8 +119,15 @@ class Team:
             threading.Thread(target=self._work, args=(ith, orders), daemon=True)
             for ith, orders in enumerate(self._orders)
         ]
-        for member in self._members:
-            member.start()
+        for started, member in enumerate(self._members):
+            try:
+                member.start()
+            except RuntimeError as error:
+                del self._members[started:]
+                self.close()
+                raise UsageError(
+                    f"the system allows no more than {started} threads of {count}", code="usage", field="threads"
+                ) from error
 
     def _work(self, ith: int, orders: SimpleQueue[bool]) -> None:
         arguments = self._arguments.ctypes.data

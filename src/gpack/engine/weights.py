@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..model.load import GuildModel
 
 _PLAIN = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64)
+_POSITIONS = ".attn_rot_embd"  # frequencies that old files hold, and that follow from the metadata
 _CHUNK = 1 << 22  # elements that are looked through at a time
 
 
@@ -111,6 +112,29 @@ class Weights:
         """
         return self._find(name).dims
 
+    def note(self, *names: str) -> None:
+        """Tensors that are read in another way, as far as they are there."""
+        self.used.update(name for name in names if name in self._tensors)
+
+    def refuse_unread(self, drafts: range) -> None:
+        """To be called when all that the model reads was asked for: what its layers hold beyond that would be left out.
+
+        Args:
+            drafts: Layers that are not run.
+
+        Raises:
+            FormatError: `engine.tensor`: a layer has a tensor that the architecture does not know, or there are more
+                layers than the metadata says.
+        """
+        for name in self._tensors:
+            number = name.split(".")[1] if name.startswith("blk.") else ""
+            if not number.isdecimal() or int(number) in drafts or name in self.used or _POSITIONS in name:
+                continue
+            raise FormatError(
+                f"tensor {name} has no part in what the metadata describes: without it the answers would be wrong",
+                code="engine.tensor", path=self._path, field=name,
+            )  # fmt: skip
+
     def scan(self) -> None:
         """Looks through the values of all tensors that were asked for.
 
@@ -148,6 +172,10 @@ class Weights:
             f"tensor {name} has the extents {list(stored)}; by the metadata they should be {list(wanted)}",
             code="engine.shape", path=self._path, field=name,
         )  # fmt: skip
+
+    def refuse(self, name: str, what: str) -> FormatError:
+        """The error for a tensor whose values make no sense."""
+        return FormatError(f"tensor {name} {what}", code="engine.nan", path=self._path, field=name)
 
     def _not_finite(self, name: str) -> FormatError:
         return FormatError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from ..errors import GpackError, MissingError, UnsupportedError, UsageError
+from ..errors import ClosedError, GpackError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
@@ -86,6 +86,7 @@ class GuildModel:
         self.ple: PleTable | None = None
         self.pages_experts = False
         self._resources = resources
+        self._closed = False
 
     @classmethod
     def load(
@@ -245,8 +246,10 @@ class GuildModel:
 
         Raises:
             UnsupportedError: `engine.obstacle`: the pack says that its model cannot be run.
-            GpackError: As `Session`.
+            GpackError: As `Session`; `pack.closed`: the model was closed.
         """
+        if self._closed:
+            raise ClosedError(f"{self.path}: the model was closed", code="pack.closed")
         self._check_runnable()
         from ..engine.session import Session
 
@@ -258,7 +261,7 @@ class GuildModel:
         Raises:
             GpackError: As `Session` and `Session.decode`.
         """
-        with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
+        with self.session(**{"n_ctx": _context_of(ids), **options}) as session:
             return session.decode(ids, all_logits=True)
 
     @overload
@@ -311,7 +314,7 @@ class GuildModel:
         if pooling not in ("mean", "last", "none"):
             raise UsageError(f"there is no pooling {pooling!r}", code="usage", field="pooling")
         ids = self.tokenizer.encode(text) if isinstance(text, str) else text
-        with self.session(**{"n_ctx": max(len(ids), 1), **options}) as session:
+        with self.session(**{"n_ctx": _context_of(ids), **options}) as session:
             states = session.hidden(ids)
         if pooling == "none":
             return states
@@ -319,7 +322,8 @@ class GuildModel:
         return made
 
     def close(self) -> None:
-        """Closes all files and unmaps them; arrays that were given out stay valid and keep their mapping."""
+        """Closes and unmaps all files; what open sessions and arrays that were given out look at stays mapped."""
+        self._closed = True
         self._resources.close()
         self.__dict__.pop("tokenizer", None)  # it looks at the mapped vocabulary
 
@@ -328,6 +332,17 @@ class GuildModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _context_of(ids: Sequence[int]) -> int:
+    """Positions that a text takes.
+
+    Raises:
+        UsageError: It is no sequence.
+    """
+    if not hasattr(ids, "__len__"):
+        raise UsageError(f"tokens are a sequence of whole numbers, not {type(ids).__name__}", code="usage", field="ids")
+    return max(len(ids), 1)
 
 
 class SourceMetadata(Mapping[str, Any]):

@@ -13,6 +13,7 @@ from ..hyperparameters import MOST_CONTEXT, MOST_EXPERTS, MOST_HEADS, MOST_LAYER
 from ..rope import Rope, Yarn
 from ..weights import Weights
 
+_EXPERTS = tuple(f"ffn_{role}_exps.weight" for role in ("gate", "up", "down", "gate_up"))
 Pairing = Literal["neighbours", "halves"]
 
 
@@ -21,7 +22,7 @@ class Hyperparameters:
     """The numbers of a model, in the names of the metadata's keys.
 
     Attributes:
-        n_layer: Layers: block_count.
+        n_layer: Layers that are run: block_count without the draft layers.
         n_context: Positions that the model was trained on.
         n_embd: Width of the hidden state.
         n_ff: Width of the feed-forward network, or of one expert's.
@@ -32,6 +33,7 @@ class Hyperparameters:
         rope: Rotary position embedding.
         n_expert, n_used: Experts of a layer, and how many of them a token goes through; 0: none.
         expert_scale: Factor of the experts' weights.
+        n_draft: Layers behind these, which predict further tokens and are not run: nextn_predict_layers.
     """
 
     n_layer: int
@@ -47,6 +49,7 @@ class Hyperparameters:
     n_expert: int = 0
     n_used: int = 0
     expert_scale: float = 1.0
+    n_draft: int = 0
 
 
 def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "always"] = "never") -> Hyperparameters:
@@ -66,8 +69,12 @@ def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "al
     width = keys.integer("attention.key_length", most=MOST_WIDTH, default=max(1, n_embd // n_head))
     if keys.integer("attention.value_length", most=MOST_WIDTH, default=width) != width:
         raise keys.refuse("attention.value_length", f"is not {width}, as keys have it")
+    n_block = keys.integer("block_count", most=MOST_LAYERS)
+    n_draft = keys.integer("nextn_predict_layers", most=MOST_LAYERS, least=0, default=0)
+    if n_draft >= n_block:
+        raise keys.refuse("nextn_predict_layers", f"is {n_draft} of {n_block} layers")
     made = Hyperparameters(
-        n_layer=keys.integer("block_count", most=MOST_LAYERS),
+        n_layer=n_block - n_draft, n_draft=n_draft,
         n_context=keys.integer("context_length", most=MOST_CONTEXT),
         n_embd=n_embd, n_ff=0, n_head=n_head, n_kv=n_kv, width=width,
         epsilon=keys.number("attention.layer_norm_rms_epsilon"), scale=1 / math.sqrt(width),
@@ -101,7 +108,7 @@ def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
     if kind == "none":
         return plain
     if kind == "linear":
-        return replace(plain, factor=factor)
+        return _finite(keys, replace(plain, factor=factor))
     if kind != "yarn":
         raise UnsupportedError(
             f"positions scaled by {kind!r} are not supported", code="engine.key", field=keys.name("rope.scaling.type"),
@@ -113,7 +120,13 @@ def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
         keys.number("rope.scaling.yarn_beta_slow", default=1.0),
         keys.number("rope.scaling.attn_factor", default=1.0),
     )  # fmt: skip
-    return replace(plain, factor=factor, yarn=yarn)
+    return _finite(keys, replace(plain, factor=factor, yarn=yarn))
+
+
+def _finite(keys: Keys, rope: Rope) -> Rope:
+    if not rope.is_finite():
+        raise keys.refuse("rope.scaling.factor", f"is {rope.factor!r}: angles are no finite numbers")
+    return rope
 
 
 @dataclass(frozen=True)
@@ -217,6 +230,7 @@ class Layer:
         routing = g.route(scores, h.n_used, h.expert_scale)
         if self.model.pager is not None:
             gate, up, down = self.model.pager.layer(self.number, h.n_embd, h.n_ff, h.n_expert)
+            w.note(*map(self.name, _EXPERTS))
             g.host(self.model.pager.bring(self.number, routing.chosen, g.work.state))
         else:
             fused = self.name("ffn_gate_up_exps.weight")

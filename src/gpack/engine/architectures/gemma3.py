@@ -55,6 +55,8 @@ def _local_layers(keys: Keys, n_layer: int) -> tuple[bool, ...]:
     if isinstance(listed, list):
         if len(listed) != n_layer:
             raise keys.refuse("attention.sliding_window_pattern", f"has {len(listed)} values for {n_layer} layers")
+        if not all(isinstance(value, int) for value in listed):
+            raise keys.refuse("attention.sliding_window_pattern", "is no list of yes and no")
         return tuple(bool(value) for value in listed)
     period = keys.integer("attention.sliding_window_pattern", most=MOST_LAYERS, default=6)
     return tuple(number % period < period - 1 for number in range(n_layer))

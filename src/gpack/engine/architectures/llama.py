@@ -24,6 +24,8 @@ def read(keys: Keys, w: Weights) -> Hyperparameters:
     if "rope_freqs.weight" in w:
         divisors = w.vector("rope_freqs.weight", h.width // 2)
         h = replace(h, rope=replace(h.rope, divisors=tuple(float(value) for value in divisors)))
+        if not h.rope.is_finite():
+            raise w.refuse("rope_freqs.weight", "divides frequencies by zero, or by nearly that")
     return replace(h, scale=scale or h.scale)
 
 

@@ -16,7 +16,10 @@ SCALE, SUM, HALF_SUMS, OFFSET, CODES, SIZE, VALUES = 0, 4, 8, 16, 32, 64, 32
 BYTE_OFFSET = 128
 _TOP = 127.0
 # Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
-_ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
+_ROUNDER = 12582912.0
+# Codes that the largest value is tried to have, before it is rounded; none gives more than 127. What fits best is up to
+# a tenth closer than the first alone.
+_TOPS = (127.0, 127.45, 126.5, 126.0)
 _INFINITE = 0x7F800000
 _SMALLEST = 0x03000000  # 2^-121, whose reciprocal times 127 is finite
 
@@ -75,15 +78,14 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     # As integers, magnitudes are ordered like the numbers, and NaN is the largest.
     largest = lanes.call(f"llvm.vector.reduce.smax.v{VALUES}i32", I32, magnitudes)
     is_finite = builder.icmp_signed("<", largest, ir.Constant(I32, _INFINITE))
-    scale = builder.fmul(builder.bitcast(largest, F32), ir.Constant(F32, 1.0 / _TOP))
     # What is so small that its reciprocal overflows counts as 0.
     is_usable = builder.and_(is_finite, builder.icmp_signed(">=", largest, ir.Constant(I32, _SMALLEST)))
+    unit = builder.fmul(builder.bitcast(largest, F32), ir.Constant(F32, 1.0 / _TOP))
     inverse = builder.fdiv(ir.Constant(F32, _TOP), builder.bitcast(largest, F32))
-    scale = builder.select(builder.or_(is_usable, builder.not_(is_finite)), scale, ir.Constant(F32, 0.0))
-    scaled = builder.fmul(x, _spread(lanes, inverse, wide))
-    rounded = builder.bitcast(builder.fadd(scaled, lanes.fill(wide, _ROUNDER)), whole)
-    codes = builder.sub(rounded, lanes.fill(whole, _ROUNDER_BITS))
-    codes = builder.select(is_usable, codes, lanes.fill(whole, 0))
+    rounded, product, square = _best(lanes, builder.fmul(x, _spread(lanes, inverse, wide)))
+    fitted = builder.select(is_usable, builder.fdiv(product, square), ir.Constant(F32, 0.0))
+    scale = builder.fmul(unit, builder.select(is_finite, fitted, ir.Constant(F32, 1.0)))
+    codes = builder.fptosi(builder.select(is_usable, rounded, lanes.fill(wide, 0.0)), whole)
     lanes.store(lanes.at(target, SCALE), scale, 4)
     halves = [lanes.shuffle(codes, codes, range(first, first + 16)) for first in (0, 16)]
     sums = [lanes.call("llvm.vector.reduce.add.v16i32", I32, half) for half in halves]
@@ -91,6 +93,58 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
         lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
     lanes.store(lanes.at(target, OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)
     lanes.store(lanes.at(target, CODES), builder.trunc(codes, ir.VectorType(I8, VALUES)))
+
+
+def _best(lanes: Lanes, x: Any) -> tuple[Any, Any, Any]:
+    """Codes for values up to 127 in magnitude, of those that some scales give the ones that lie closest.
+
+    With codes c the scale that fits best is Σxc / Σc², and what it leaves of Σx² is the less, the larger (Σxc)² / Σc².
+
+    Returns:
+        The codes as floats, Σxc and Σc².
+    """
+    builder, rounder = lanes.builder, lanes.fill(x.type, _ROUNDER)
+    tried = []
+    for top in _TOPS:
+        scaled = x if top == _TOP else builder.fmul(x, lanes.fill(x.type, top / _TOP))
+        tried.append(builder.fsub(builder.fadd(scaled, rounder), rounder))
+    factors = [*((x, codes) for codes in tried), *((codes, codes) for codes in tried)]
+    sums = _totals(lanes, [builder.fmul(*pair) for pair in factors])
+    n = len(_TOPS)
+    products, squares = (lanes.shuffle(sums, sums, range(first, first + n)) for first in (0, n))
+    closeness = builder.fdiv(builder.fmul(products, products), squares)
+    best: list[Any] = []
+    for number, codes in enumerate(tried):
+        at = ir.Constant(I32, number)
+        made = [codes, *(builder.extract_element(vector, at) for vector in (products, squares, closeness))]
+        if best:
+            is_closer = builder.fcmp_ordered(">", made[3], best[3])
+            made = [builder.select(is_closer, new, old) for new, old in zip(made, best, strict=True)]
+        best = made
+    return best[0], best[1], best[2]
+
+
+def _totals(lanes: Lanes, vectors: Sequence[Any]) -> Any:
+    """The sum of each vector, as one vector; in an order that is the same for all variants.
+
+    Two vectors become one of the same length: halves of the first are added in its first half, and so on.
+    """
+    count = length = vectors[0].type.count  # elements of a vector; those that still belong to one sum
+    found = list(vectors)
+    while length > 1:
+        starts = range(0, count, length)
+        low, high = (
+            [start + place for start in starts for place in range(first, first + length // 2)]
+            for first in (0, length // 2)
+        )
+        if len(found) > 1:
+            orders = [[*half, *(count + place for place in half)] for half in (low, high)]
+            pairs = list(zip(found[::2], found[1::2], strict=True))
+        else:
+            orders, pairs, count = [low, high], [(found[0], found[0])], count // 2
+        found = [lanes.builder.fadd(*(lanes.shuffle(a, b, order) for order in orders)) for a, b in pairs]
+        length //= 2
+    return found[0]
 
 
 def _spread(lanes: Lanes, value: Any, kind: Any) -> Any:
