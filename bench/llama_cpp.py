@@ -167,8 +167,11 @@ def speed(library: str, told: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
         peer.decode(prompt, 0)
         rate = len(prompt) / (time.perf_counter() - began)
+    # "CPU : AVX = 1 | AVX2 = 1 | REPACK = 1 | ": what is on
+    items = peer.system.replace("CPU :", "").split("|")
     return {
         "decode_rate": (len(decode) - 17) / taken, "prompt_rate": rate, "system": peer.system, "load_seconds": load,
+        "features": " ".join(item.split("=")[0].strip() for item in items if item.strip().endswith("= 1")),
     }  # fmt: skip
 
 

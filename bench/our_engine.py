@@ -44,6 +44,7 @@ def speed(told: dict[str, Any]) -> dict[str, Any]:
         variant = choose(cpu)
         return {
             "decode_rate": (len(decode) - 17) / taken, "prompt_rate": rate, "system": variant.name,
+            "features": " ".join(sorted(variant.needs[0])),
             "load_seconds": load, "peak": resident("VmHWM"), "cache": session.cache_bytes,
         }  # fmt: skip
 

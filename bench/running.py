@@ -90,6 +90,8 @@ def _speed(
         rows.append(
             _rates(f"{name}, {_plural(threads)}, prompt of {prompt}", runs, builds, "prompt_rate", _PROMPT_SHARE)
         )
+    if threads == 1 and "SmolLM2" in name:
+        rows.append(_features("CPU features", runs))
     mapped = pack.stat().st_size
     used = max(outcome["peak"] - mapped - outcome["cache"] for outcome in runs["ours"])
     rows.append(
@@ -112,6 +114,14 @@ def _rates(what: str, runs: dict[str, list[Outcome]], builds: dict[str, str], ke
         max(outcome["elsewhere"] for outcomes in runs.values() for outcome in outcomes),
         {"rates": rates, "ratio": ratio, "systems": systems},
     )  # fmt: skip
+
+
+def _features(what: str, runs: dict[str, list[Outcome]]) -> Row:
+    """A line of the CPU features that each side's code uses."""
+    told = {way: outcomes[0]["features"] for way, outcomes in runs.items()}
+    ours = "; ".join(f"{way}: {used}" for way, used in told.items() if way.startswith("ours"))
+    others = "; ".join(f"{way}: {used}" for way, used in told.items() if not way.startswith("ours"))
+    return Row("run", what, ours, others, data=told)
 
 
 def _first_token(bench: Bench, name: str, pack: Path) -> Row:
