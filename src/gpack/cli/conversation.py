@@ -14,7 +14,7 @@ from .speaking import Output, remark
 if TYPE_CHECKING:
     from types import FrameType
 
-    from .run import Speaker
+    from .speaking import Speaker
 
 _HELP = """\
 /reset          forget the conversation

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..container.mapped import IO_MODES
-from .speaking import Output, Remarks, remark, statistics, statistics_line
+from .speaking import Output, Remarks, Speaker, statistics
 from .vocabulary import as_text, is_gguf, read_input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..engine.generate import Generation, Request, TextGenerator
+    from ..engine.generate import Generation, TextGenerator
     from ..engine.sampling import Sampling
     from ..model.load import GuildModel
 
@@ -123,56 +121,6 @@ def run(args: argparse.Namespace) -> int:
 
             return converse(speaker)
         return _answer(speaker, prompt)
-
-
-class Speaker:
-    """A loaded model that answers with the options of the command line.
-
-    Attributes:
-        model, generator: What answers.
-        args: The command line.
-        chats: Prompts go through the model's chat template.
-        load_seconds: Until it could begin.
-    """
-
-    def __init__(
-        self, model: GuildModel, generator: TextGenerator, args: argparse.Namespace, sampling: Sampling, seconds: float
-    ) -> None:
-        self.model, self.generator, self.args, self.sampling = model, generator, args, sampling
-        self.load_seconds = seconds
-        self.chats = not args.raw and (args.messages or model.tokenizer.chat_template is not None)
-
-    def request(self, prompt: str | list[dict[str, Any]]) -> Request:
-        """What is asked of the engine.
-
-        Raises:
-            GpackError: The prompt is empty, or the chat template refuses it.
-        """
-        from ..engine.generate import Request, encode
-
-        args = self.args
-        return Request(
-            ids=encode(self.model, prompt, parse_special=args.raw), max_tokens=args.max_tokens, sampling=self.sampling,
-            stop=args.stop, logprobs=args.logprobs, ignore_end=args.ignore_eos, continues=isinstance(prompt, str),
-        )  # fmt: skip
-
-    def say(self, request: Request, write: Callable[[str], None]) -> Generation:
-        """Generates, and writes the text as it comes.
-
-        Raises:
-            KeyboardInterrupt: The user stopped it; `generator.last` holds what was said.
-        """
-        done = None
-        for piece in self.generator.stream(request):
-            write(piece.text)
-            done = piece.generation
-        assert done is not None  # the last piece holds it
-        return done
-
-    def tell(self, done: Generation) -> None:
-        """The line of `--stats`."""
-        if self.args.stats:
-            remark(statistics_line(done, self.load_seconds))
 
 
 def _answer(speaker: Speaker, text: str) -> int:

@@ -1,4 +1,4 @@
-"""What `guild run` writes: a model's text on a terminal or in a pipe, and remarks beside it."""
+"""What `guild run` says: a loaded model that answers, its text on a terminal or in a pipe, and remarks beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from ..terminal import units
 from ..terminal.table import printable
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    import argparse
+    from collections.abc import Callable
+
+    from ..engine.generate import Generation, Request, TextGenerator
+    from ..engine.sampling import Sampling
+    from ..model.load import GuildModel
 
 # Control characters command a terminal, and these of direction make text read other than it is. Line feeds and tabs
 # are text; a carriage return would let a line be written over, and belongs to a line feed at best.
@@ -76,6 +81,56 @@ class Remarks(logging.Handler):
     def __exit__(self, *_: object) -> None:
         logging.getLogger("gpack.compiling").setLevel(self._before)
         logging.getLogger("gpack").removeHandler(self)
+
+
+class Speaker:
+    """A loaded model that answers with the options of the command line.
+
+    Attributes:
+        model, generator: What answers.
+        args: The command line.
+        chats: Prompts go through the model's chat template.
+        load_seconds: Until it could begin.
+    """
+
+    def __init__(
+        self, model: GuildModel, generator: TextGenerator, args: argparse.Namespace, sampling: Sampling, seconds: float
+    ) -> None:
+        self.model, self.generator, self.args, self.sampling = model, generator, args, sampling
+        self.load_seconds = seconds
+        self.chats = not args.raw and (args.messages or model.tokenizer.chat_template is not None)
+
+    def request(self, prompt: str | list[dict[str, Any]]) -> Request:
+        """What is asked of the engine.
+
+        Raises:
+            GpackError: The prompt is empty, or the chat template refuses it.
+        """
+        from ..engine.generate import Request, encode
+
+        args = self.args
+        return Request(
+            ids=encode(self.model, prompt, parse_special=args.raw), max_tokens=args.max_tokens, sampling=self.sampling,
+            stop=args.stop, logprobs=args.logprobs, ignore_end=args.ignore_eos, continues=isinstance(prompt, str),
+        )  # fmt: skip
+
+    def say(self, request: Request, write: Callable[[str], None]) -> Generation:
+        """Generates, and writes the text as it comes.
+
+        Raises:
+            KeyboardInterrupt: The user stopped it; `generator.last` holds what was said.
+        """
+        done = None
+        for piece in self.generator.stream(request):
+            write(piece.text)
+            done = piece.generation
+        assert done is not None  # the last piece holds it
+        return done
+
+    def tell(self, done: Generation) -> None:
+        """The line of `--stats`."""
+        if self.args.stats:
+            remark(statistics_line(done, self.load_seconds))
 
 
 def statistics(done: Generation, load_seconds: float) -> dict[str, Any]:
