@@ -27,10 +27,13 @@ class Recorder(Kernels):
         super().__init__()
         self.calls: list[tuple[int, int]] = []  # step, thread
         self.pause = 0.0
+        self.interrupts_at = -1  # a step in which the first thread sends Ctrl-C
         self._own = KERNEL(self._record)
 
     def _record(self, arguments: int, ith: int, _nth: int) -> None:
         step = int(np.ctypeslib.as_array(KERNEL_WORDS.from_address(arguments))[0])
+        if ith == 0 and step == self.interrupts_at:
+            os.kill(os.getpid(), signal.SIGINT)
         if ith == 0 and self.pause:
             time.sleep(self.pause)
         self.calls.append((step, ith))
@@ -88,19 +91,19 @@ def test_counters_are_zero_again_behind_their_step() -> None:
 def test_an_interrupt_stops_after_a_step_and_the_team_goes_on() -> None:
     kernels = Recorder()
     kernels.pause = 0.05
-    program = program_of(kernels, 100)
+    kernels.interrupts_at = 2
+    program = program_of(kernels, 1000)
     with Team(kernels, 2) as team:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             team.run(program)
         done = len(kernels.calls)
-        assert 2 <= done < 100
+        assert 6 <= done < 2000
         time.sleep(0.15)
         assert len(kernels.calls) == done
-        kernels.pause = 0.0
+        kernels.pause, kernels.interrupts_at = 0.0, -1
         kernels.calls.clear()
         team.run(program)
-        assert len(kernels.calls) == 200
+        assert len(kernels.calls) == 2000
 
 
 def test_a_fault_of_the_host_leaves_the_team_usable() -> None:

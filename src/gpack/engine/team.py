@@ -91,10 +91,24 @@ class Program:
         return self._hosts[step]
 
 
+class _Run:
+    """One start of the threads, with memory of its own: one that goes on for a moment disturbs no later one."""
+
+    def __init__(self, program: Program, start: int) -> None:
+        self.program = program  # keeps alive what the steps point to
+        self.table = program.table()
+        self.sync: Words = np.zeros(_SYNC_WORDS, np.int64)
+        self.arguments: Words = np.array(
+            [self.table.ctypes.data, len(self.table), start, self.sync.ctypes.data], np.int64
+        )
+        self.ended: SimpleQueue[int] = SimpleQueue()  # the step that it stopped at
+
+
 class Team:
     """Threads for running programs, one program at a time. Use it as a context manager, or call `close`.
 
-    The threads are not the caller's: while a program runs the caller waits, and can be interrupted.
+    The threads are not the caller's: while a program runs the caller waits, and can be interrupted. The first thread
+    leads the others, so that an interrupt, which may come behind any statement, finds a run told to all or to nobody.
     """
 
     def __init__(self, kernels: Kernels, threads: int | None = None) -> None:
@@ -109,15 +123,15 @@ class Team:
         self.threads = count
         self.kernels = kernels
         self._execute = kernels.function("execute")
-        self._sync: Words = np.zeros(_SYNC_WORDS + 16, np.int64)
-        self._arguments = np.zeros(4, np.int64)
-        self._orders: list[SimpleQueue[bool]] = [SimpleQueue() for _ in range(count)]
-        self._finished: list[int] = []  # threads that have ended the run
-        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._closed = False
         self._busy = threading.Lock()
-        self._members = [
-            threading.Thread(target=self._work, args=(ith, orders), daemon=True)
-            for ith, orders in enumerate(self._orders)
+        self._orders: SimpleQueue[_Run | threading.Event | None] = SimpleQueue()  # for the leader
+        self._shares: list[SimpleQueue[_Run | None]] = [SimpleQueue() for _ in range(1, count)]  # for the others
+        self._done: SimpleQueue[None] = SimpleQueue()  # one for each of the others that has done its share
+        self._members = [threading.Thread(target=self._lead, daemon=True)]
+        self._members += [
+            threading.Thread(target=self._follow, args=(ith, shares), daemon=True)
+            for ith, shares in enumerate(self._shares, start=1)
         ]
         for started, member in enumerate(self._members):
             try:
@@ -129,12 +143,24 @@ class Team:
                     f"the system allows no more than {started} threads of {count}", code="usage", field="threads"
                 ) from error
 
-    def _work(self, ith: int, orders: SimpleQueue[bool]) -> None:
-        arguments = self._arguments.ctypes.data
-        while orders.get():  # not through `self`: `close` takes the queues away
-            self._execute(arguments, ith, self.threads)
-            self._finished.append(ith)
-            self._wake.put(None)
+    def _lead(self) -> None:
+        while (order := self._orders.get()) is not None:
+            if isinstance(order, threading.Event):
+                order.set()
+                continue
+            for shares in self._shares:
+                shares.put(order)
+            self._execute(order.arguments.ctypes.data, 0, self.threads)
+            for _ in self._shares:
+                self._done.get()
+            order.ended.put(int(order.sync[_STOPPED_AT]))
+        for shares in self._shares:
+            shares.put(None)
+
+    def _follow(self, ith: int, shares: SimpleQueue[_Run | None]) -> None:
+        while (order := shares.get()) is not None:
+            self._execute(order.arguments.ctypes.data, ith, self.threads)
+            self._done.put(None)
 
     def run(self, program: Program) -> None:
         """Runs a program from its first step to its last.
@@ -144,41 +170,44 @@ class Team:
             UsageError: The team was closed.
         """
         with self._busy:
-            if not self._orders:
+            if self._closed:
                 raise UsageError("the engine is closed", code="usage")
-            table, start = program.table(), 0
-            while start < len(table):
-                stopped = self._run_from(table, start)
-                if stopped < len(table):
+            start = 0
+            while start < len(program):
+                stopped = self._run_from(program, start)
+                if stopped < len(program):
                     program.action(stopped)()
                 start = stopped + 1
 
-    def _run_from(self, table: Words, start: int) -> int:
-        self._sync[:] = 0
-        self._arguments[:] = table.ctypes.data, len(table), start, self._sync.ctypes.data
-        self._finished.clear()
-        for order in self._orders:
-            order.put(True)
-        interrupted: BaseException | None = None
-        # Waking up is no news in itself: an interrupt may swallow it, or leave it for the next run.
-        while len(self._finished) < self.threads:
+    def _run_from(self, program: Program, start: int) -> int:
+        run = _Run(program, start)
+        try:
+            self._orders.put(run)
+            return run.ended.get()
+        except BaseException:  # Ctrl-C: the threads stop at the next step, then it goes on
+            run.sync[_ABORT] = 1
+            self._settle()
+            raise
+
+    def _settle(self) -> None:
+        """Waits until the leader is through with all that it was told; an impatient second Ctrl-C changes nothing."""
+        while True:
             try:
-                self._wake.get()
-            except BaseException as error:  # Ctrl-C: the threads stop at the next step, then it goes on
-                interrupted = error
-                self._sync[_ABORT] = 1
-        if interrupted is not None:
-            raise interrupted
-        return int(self._sync[_STOPPED_AT])
+                reached = threading.Event()
+                self._orders.put(reached)
+                reached.wait()
+            except KeyboardInterrupt:
+                continue
+            return
 
     def close(self) -> None:
         """Ends the threads; a second call does nothing."""
         with self._busy:
-            orders, self._orders = self._orders, []
-            for order in orders:
-                order.put(False)
+            self._closed = True
+            self._orders.put(None)
         for member in self._members:
-            member.join()
+            if member is not threading.current_thread():  # where one of them happens to collect garbage
+                member.join()
 
     def __enter__(self) -> Self:
         return self
