@@ -25,7 +25,8 @@ from typing import Any
 
 from gpack.terminal import units
 
-from .cases import CASES, Bench
+from .bench import Bench
+from .cases import CASES
 from .measure import Row, table
 
 # Two models and what is made of them.

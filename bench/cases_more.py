@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpack.terminal import units
 
 from . import external, ple, tokenizer
+from .bench import Bench
 from .measure import Row
 from .vocabularies import ENVIRONMENT, given, made
-
-if TYPE_CHECKING:
-    from .cases import Bench
 
 _GROWTH = 1.5  # 64 times the experts; what is above 1 is noise
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gpack
 from gpack.generated.constants import GgmlType
@@ -22,10 +22,8 @@ from gpack.terminal import units
 from gpack.tokenizer import Tokenizer
 
 from . import peers, random_weights
+from .bench import Bench
 from .measure import ENVIRONMENT, Outcome, Row, Way, bound, by_turns, command, samples, warm_up
-
-if TYPE_CHECKING:
-    from .cases import Bench
 
 _ROOT = Path(__file__).parents[1]
 _CONTEXT, _PROMPT = 1024, 512

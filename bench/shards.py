@@ -14,14 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpack.terminal import units
 
+from .bench import Bench
 from .measure import Outcome, Row, Way, bound, by_turns, compare, job, samples, warm_up
-
-if TYPE_CHECKING:
-    from .cases import Bench
 
 CASE = "convert-shards"
 SHARDS = 17
