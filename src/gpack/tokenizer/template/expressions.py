@@ -12,6 +12,7 @@ from . import text
 from .filters import run_filter
 from .frame import Frame
 from .methods import METHODS, attribute
+from .operators import add, arithmetic, contains, get_item, get_slice, modulo, multiply, ordered, power
 from .tests import run_test
 from .values import (
     NUMBERS,
@@ -19,21 +20,12 @@ from .values import (
     Loop,
     Missing,
     Value,
-    add,
-    arithmetic,
     concat,
-    contains,
     demand,
     equal,
     fault,
-    get_item,
-    get_slice,
     iterate,
     key_of,
-    modulo,
-    multiply,
-    ordered,
-    power,
     show,
     truth,
     type_name,

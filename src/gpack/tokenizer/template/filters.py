@@ -32,7 +32,7 @@ from .lists import (
     unique,
 )
 from .methods import METHODS, attribute, joined, replaced
-from .tests import run_test
+from .tests import TESTS, run_test
 from .values import (
     NUMBERS,
     Generated,
@@ -289,3 +289,5 @@ FILTERS: dict[str, Filter] = {
     "slice": slices,
     "attr": _attr,
 }
+
+TESTS["filter"] = lambda _, value: isinstance(value, str) and value in FILTERS

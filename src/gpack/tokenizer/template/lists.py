@@ -8,7 +8,8 @@ from typing import Any
 from . import text
 from .budget import Budget
 from .methods import pairs
-from .values import Generated, Group, Missing, Value, add, demand, fault, get_item, iterate, truth, type_name
+from .operators import add, get_item
+from .values import Generated, Group, Missing, Value, demand, fault, iterate, truth, type_name
 
 
 def at_path(budget: Budget, element: Value, path: Value) -> Value:

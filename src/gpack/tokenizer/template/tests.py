@@ -6,19 +6,8 @@ import operator
 from collections.abc import Callable
 
 from .budget import Budget
-from .values import (
-    NUMBERS,
-    Function,
-    Generated,
-    Missing,
-    Value,
-    contains,
-    demand,
-    equal,
-    fault,
-    modulo,
-    ordered,
-)
+from .operators import contains, modulo, ordered
+from .values import NUMBERS, Function, Generated, Missing, Value, demand, equal, fault
 
 Test = Callable[..., bool]
 
@@ -64,15 +53,6 @@ def _case(name: str) -> Test:
     return test
 
 
-def _known(names: str) -> Test:
-    def test(_: Budget, value: Value) -> bool:
-        from .filters import FILTERS
-
-        return isinstance(value, str) and value in (FILTERS if names == "filters" else TESTS)
-
-    return test
-
-
 _EQUAL, _UNEQUAL = equal, lambda budget, left, right: not equal(budget, left, right)
 _COMPARISONS: dict[str, Test] = {
     name: ordered(symbol, function)
@@ -85,6 +65,7 @@ _COMPARISONS: dict[str, Test] = {
     for name in names
 }
 
+# `filters` adds "filter", which knows them.
 TESTS: dict[str, Test] = {
     "defined": lambda _, value: not isinstance(value, Missing),
     "undefined": lambda _, value: isinstance(value, Missing),
@@ -113,7 +94,6 @@ TESTS: dict[str, Test] = {
     "lower": _case("islower"),
     "upper": _case("isupper"),
     "escaped": lambda _, value: False,
-    "filter": _known("filters"),
-    "test": _known("tests"),
+    "test": lambda _, value: isinstance(value, str) and value in TESTS,
     **_COMPARISONS,
 }
