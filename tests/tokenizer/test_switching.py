@@ -90,7 +90,7 @@ def test_numba_keeps_machine_code_under_the_name_that_is_looked_for() -> None:
     pytest.importorskip("numba", reason="compiled code needs numba")
     from gpack.tokenizer import kernels, spm_kernels
 
-    for module, sources in ((kernels, ("kernels", "split")), (spm_kernels, ("spm_kernels", "kernels", "split"))):
+    for module, sources in ((kernels, ("kernels", "jitting", "split")), (spm_kernels, ("spm_kernels", "jitting"))):
         cache = getattr(module.encode._cache, "_cache_file", None)
         if cache is not None:
             mark = switching.fingerprint(*sources)

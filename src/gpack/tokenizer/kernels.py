@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba.extending import register_jitable
 
 from . import split
+from .jitting import inline, keep, pop, push
 from .switching import fingerprint
 
 _SHORT = 48  # bytes of a piece up to which looking at all pairs beats bookkeeping
 _CACHED_LENGTH = 128  # bytes of a piece that is remembered
 _MULTIPLIER = 0x9E3779B97F4A7C15
-_SOURCES = fingerprint("kernels", "split")
+_SOURCES = fingerprint("kernels", "jitting", "split")
 
 for _function in (
     split.contraction, split.spaces, split.match_gpt2, split.match_words, split.cased_word, split.match_cased,
@@ -32,20 +32,6 @@ for _function in (
 def _compile(function: Any) -> Any:
     """Compiles at the first call; machine code is kept on disk where the package's folder or the user's is writable."""
     return keep(function, _SOURCES)
-
-
-def keep(function: Any, sources: str) -> Any:
-    """Compiles at the first call; what is kept has the fingerprint of its sources in its name."""
-    function.__qualname__ += "_" + sources
-    try:
-        return numba.njit(function, cache=True, nogil=True)
-    except RuntimeError:  # no place for a cache
-        return numba.njit(function, nogil=True)
-
-
-def inline(function: Any) -> Any:
-    """Compiles into its callers: a call would count references to every array that it is given."""
-    return numba.njit(function, nogil=True, inline="always")
 
 
 @_compile
@@ -135,40 +121,6 @@ def _merge_short(ids: Any, pair_ranks: Any, count: Any, results: Any, keys: Any,
         if at > 0:
             pair_ranks[at - 1] = _rank(keys, ranks, ids[at - 1], ids[at])
         pair_ranks[at] = _rank(keys, ranks, ids[at], ids[at + 1]) if at < count - 1 else np.int32(-1)
-
-
-@inline
-def push(heap: Any, size: Any, value: Any) -> Any:
-    """Adds to a binary heap, the lowest first; returns its new size."""
-    child = size
-    while child > 0:
-        parent = (child - 1) >> 1
-        if heap[parent] <= value:
-            break
-        heap[child] = heap[parent]
-        child = parent
-    heap[child] = value
-    return size + 1
-
-
-@inline
-def pop(heap: Any, size: Any) -> Any:
-    """Removes the lowest, which stands first; returns the new size."""
-    size -= 1
-    value = heap[size]
-    parent = 0
-    while True:
-        child = 2 * parent + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= value:
-            break
-        heap[parent] = heap[child]
-        parent = child
-    heap[parent] = value
-    return size
 
 
 @_compile

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from . import kernels
-from .kernels import pop, push
+from .jitting import inline, keep, pop, push
 from .switching import fingerprint
 
 _SHORT = 32  # symbols up to which looking at all pairs beats bookkeeping
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _BASE = 0x100000001B3
 _SPACE = 0x2581
-_SOURCES = fingerprint("spm_kernels", "kernels", "split")
+_SOURCES = fingerprint("spm_kernels", "jitting")
 
 
 def _compile(function: Any) -> Any:
-    return kernels.keep(function, _SOURCES)
+    return keep(function, _SOURCES)
 
 
 @_compile
@@ -176,7 +175,7 @@ def build_pairs(
 # ---------------------------------------------------------------- merging
 
 
-@kernels.inline
+@inline
 def _join(keys: Any, results: Any, left: Any, right: Any) -> Any:
     """The token that two symbols make, -1 where they make none."""
     if left < 0 or right < 0:

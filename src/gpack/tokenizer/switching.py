@@ -101,5 +101,5 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-BYTE_PAIRS = Switch("kernels", "split")
-SCORES = Switch("spm_kernels", "kernels", "split")
+BYTE_PAIRS = Switch("kernels", "jitting", "split")
+SCORES = Switch("spm_kernels", "jitting")
