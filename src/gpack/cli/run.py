@@ -95,8 +95,10 @@ def _add_engine(group: Any) -> None:
         help="how weights come: mapped; read; experts read past the page cache (default: mapped where that works)",
     )  # fmt: skip
     group.add_argument(
-        "--check-weights", action="store_true", help="look for weights that are no finite numbers first: reads all"
-    )
+        "--check-weights", action=argparse.BooleanOptionalAction,
+        help="look for weights that are no finite numbers first: all, or none (default: all of a model that is no"
+        " larger than half of the free memory, experts up to 1 GiB)",
+    )  # fmt: skip
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     group.add_argument(

@@ -47,7 +47,8 @@ class Session:
 
     def __init__(
         self, model: GuildModel, *, n_ctx: int | None = None, cache_type: str = "F16", threads: int | None = None,
-        compute: Compute = "int8", batch: int = DEFAULT_BATCH, cpu: str | None = None, check_weights: bool = False,
+        compute: Compute = "int8", batch: int = DEFAULT_BATCH, cpu: str | None = None,
+        check_weights: bool | None = None,
     ) -> None:  # fmt: skip
         """Checks metadata and tensors, traces the program and starts the threads.
 
@@ -59,7 +60,9 @@ class Session:
                 `f32`: never.
             batch: Tokens of a prompt that are worked on together.
             cpu: The variant of kernels; default what `GPACK_CPU` says, else the best that this CPU can run.
-            check_weights: Look through all weights for values that are no finite numbers, which reads the whole file.
+            check_weights: Look for weights that are no finite numbers. Default: where all matrices fit into half of
+                the free memory, and experts into 1 GiB, once for all sessions of a model. True: all, which reads the
+                whole file. False: none but norms and biases.
 
         Raises:
             FormatError: `engine.key`, `engine.tensor`, `engine.shape`: a key or tensor is missing or contradicts
@@ -80,8 +83,8 @@ class Session:
         self._team = Team(kernels, _count(threads, "threads", len(os.sched_getaffinity(0)), MOST_THREADS))
         try:
             self._trace(compute)
-            if check_weights:
-                self._prepared.w.scan()
+            if check_weights is not False:
+                self._prepared.w.look_through(self._team, everything=bool(check_weights))
         except MemoryError as error:
             self.close()
             raise GpackError(
@@ -249,7 +252,7 @@ class Session:
     def _explain_nan(self, start: int) -> FormatError:
         path = self._prepared.path
         try:
-            self._prepared.w.scan()
+            self._prepared.w.look_through(self._open(), everything=True)
         except FormatError as error:
             return error
         return FormatError(
