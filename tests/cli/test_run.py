@@ -13,13 +13,13 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf_maker import tiny_llama, write_gguf
-from markov import END, Model, Rule, ids_of, script
+from markov import END, Model, Rule, Session, ids_of, script
 
 import gpack
 from gpack.cli import main, speaking
@@ -235,6 +235,31 @@ def test_json(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"load_seconds", "prompt_rate", "decode_rate", "first_token_seconds", "peak_memory_bytes"} <= set(
         told["statistics"]
     )
+
+
+def test_json_of_an_answer_that_is_stopped(
+    model: Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there is of it, at any moment from the prompt on."""
+    begin = Session.decode
+
+    def stop_at(count: int) -> None:
+        def decode(self: Session, ids: Sequence[int]) -> Any:
+            if len(self.decoded) == count:
+                raise KeyboardInterrupt
+            return begin(self, ids)
+
+        monkeypatch.setattr(Session, "decode", decode)
+
+    for count, text in ((0, ""), (1, "he"), (3, "hello")):
+        stop_at(count)
+        assert run("-p", "Hi", "--json", "--stats") == 130
+        out, err = capsys.readouterr()
+        told = json.loads(out)
+        assert (told["ok"], told["text"], told["finish_reason"]) == (False, text, "interrupted")
+        assert told["ids"] == ids_of("hello there")[:count]
+        assert "ended by interrupted" in err
+        assert err.count("\n") == 1
 
 
 def test_statistics(model: Model, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ says; with --raw, or without a template, it is text that the model goes on with.
 FILE is a pack or a GGUF. With --gguf, that GGUF is loaded where the pack is missing or invalid, after one warning.
 
 The text goes to standard output as it comes; on a terminal, control characters in it are written out as escapes.
---json prints one object when all is done. Ctrl-C stops the answer.
+--json prints one object when all is done. Ctrl-C stops the answer; what there is of it is kept, the exit code is 130.
 
 The same seed gives the same text on the same machine with the same options. --temp 0 takes the most probable token."""
 
@@ -138,26 +138,30 @@ def _answer(speaker: Speaker, text: str) -> int:
     elif args.system is not None:
         raise errors.MissingError("--system needs a chat template", code="chat.no_template", path=speaker.model.path)
     request = speaker.request(prompt)
-    if args.json:
-        print(json.dumps(_told(speaker, speaker.say(request, lambda _: None)), indent=2))
-        return errors.EXIT_OK
-    output = Output()
+    output = None if args.json else Output()
+    write = (lambda _: None) if output is None else output.write
     try:
-        done = speaker.say(request, output.write)
+        done, stopped = speaker.say(request, write), False
     except KeyboardInterrupt:
+        if speaker.generator.last is None:
+            raise
+        done, stopped = speaker.generator.last, True
+    if output is None:
+        print(json.dumps(_told(speaker, done), indent=2), flush=True)
+    else:
         output.end()
-        if speaker.generator.last is not None:
-            speaker.tell(speaker.generator.last)
-        raise errors.InterruptedRunError("the answer was stopped", code="interrupted") from None
-    output.end()
     speaker.tell(done)
-    return errors.EXIT_OK
+    if stopped and output is not None:
+        raise errors.InterruptedRunError("the answer was stopped", code="interrupted")
+    return errors.EXIT_INTERRUPTED if stopped else errors.EXIT_OK
 
 
 def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
+    from ..engine.generate import INTERRUPTED
+
     model = speaker.model
     told: dict[str, Any] = {
-        "ok": True,
+        "ok": done.finish_reason != INTERRUPTED,
         "model": model.path,
         "fallback": None if model.fallback is None else model.fallback.to_dict(),
         "text": done.text,
