@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..container.mapped import IO_MODES
-from .speaking import Output, Remarks, Speaker, statistics
+from .speaking import Output, Remarks, Speaker, remark, statistics
 from .vocabulary import as_text, is_gguf, read_input
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ The text goes to standard output as it comes; on a terminal, control characters 
 
 The same seed gives the same text on the same machine with the same options. --temp 0 takes the most probable token."""
 
+# Names that the prompt gives, or that say how it is made.
+_NO_VARIABLES = {
+    "messages", "add_generation_prompt", "special_tokens", "now", "add_special", "parse_special", "model", "prompt",
+    "tokenizer", "template",
+}  # fmt: skip
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -46,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--messages", action="store_true", help="the prompt is a JSON list of messages")
     prompt.add_argument("--system", metavar="TEXT", help="what a system says first")
     prompt.add_argument("--raw", action="store_true", help="no chat template: go on with the text")
+    prompt.add_argument(
+        "--template-var", action="append", type=_variable, default=[], metavar="NAME=VALUE",
+        help="what the chat template knows besides, as JSON: enable_thinking=false; may be repeated",
+    )  # fmt: skip
     _add_sampling(parser.add_argument_group("sampling"))
     end = parser.add_argument_group("end of the text")
     end.add_argument(
@@ -115,9 +124,14 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     if prompt is None and args.json:
         raise errors.UsageError("--json needs a prompt", code="usage", hint="-p, -f or standard input")
+    if prompt == "" and not args.raw:
+        raise errors.UsageError("the prompt is empty", code="engine.prompt", hint="with --raw the model begins a text")
     started = time.perf_counter()
     with Remarks(), _load(args) as model, _generator(model, args) as generator:
         speaker = Speaker(model, generator, args, sampling, time.perf_counter() - started)
+        if not speaker.chats and (args.system is not None or args.template_var):
+            needs = "--system" if args.system is not None else "--template-var"
+            raise errors.MissingError(f"{needs} needs a chat template", code="chat.no_template", path=model.path)
         if prompt is None:
             from .conversation import converse
 
@@ -135,8 +149,6 @@ def _answer(speaker: Speaker, text: str) -> int:
         prompt = _system(args) + messages_of(text)
     elif speaker.chats:
         prompt = [*_system(args), {"role": "user", "content": text}]
-    elif args.system is not None:
-        raise errors.MissingError("--system needs a chat template", code="chat.no_template", path=speaker.model.path)
     request = speaker.request(prompt)
     output = None if args.json else Output()
     write = (lambda _: None) if output is None else output.write
@@ -150,6 +162,8 @@ def _answer(speaker: Speaker, text: str) -> int:
         print(json.dumps(_told(speaker, done), indent=2), flush=True)
     else:
         output.end()
+        if done.finish_reason == "context":
+            remark(f"(the context of {speaker.generator.session.n_ctx} tokens is full; --ctx makes it larger)")
     speaker.tell(done)
     if stopped and output is not None:
         raise errors.InterruptedRunError("the answer was stopped", code="interrupted")
@@ -194,8 +208,10 @@ def _check(args: argparse.Namespace) -> None:
     """Refuses options that contradict each other, before anything is loaded."""
     if args.prompt is not None and args.prompt_file is not None:
         raise errors.UsageError("the prompt is given twice: with -p and with -f", code="usage")
-    if args.raw and (args.system is not None or args.messages):
-        raise errors.UsageError("--raw is text without a chat template: no --system, no --messages", code="usage")
+    if args.raw and (args.system is not None or args.messages or args.template_var):
+        raise errors.UsageError(
+            "--raw is text without a chat template: no --system, no --messages, no --template-var", code="usage"
+        )
     if args.logprobs is not None and not args.json:
         raise errors.UsageError("--logprobs needs --json", code="usage")
     for name in ("threads", "ctx"):
@@ -257,3 +273,16 @@ def _bytes(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 4G or 512M")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _variable(text: str) -> tuple[str, Any]:
+    """A variable of the chat template, such as enable_thinking=false."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as enable_thinking=false")
+    if name in _NO_VARIABLES:
+        raise argparse.ArgumentTypeError(f"{name} is not for the command line to set")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no JSON; a text stands between quotes: '\"text\"'") from None
