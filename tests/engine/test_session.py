@@ -101,7 +101,7 @@ def test_no_tokens_and_no_numbers(model: GuildModel) -> None:
         ({"n_ctx": "8"}, "n_ctx"), ({"n_ctx": 1 << 70}, "n_ctx"), ({"threads": 1.5}, "threads"),
         ({"threads": 1 << 70}, "threads"), ({"batch": 2.5}, "batch"),
         ({"n_ctx": 0}, "n_ctx"), ({"n_ctx": -5}, "n_ctx"), ({"batch": 0}, "batch"), ({"threads": 0}, "threads"),
-        ({"cache_type": "Q4_0"}, "cache_type"), ({"compute": "f16"}, None), ({"cpu": "mmx"}, "GPACK_CPU"),
+        ({"cache_type": "Q4_0"}, "cache_type"), ({"compute": "f16"}, None), ({"cpu": "mmx"}, "cpu"),
     ],
 )  # fmt: skip
 def test_arguments_that_make_no_sense(model: GuildModel, options: dict[str, object], field: str | None) -> None:
