@@ -17,7 +17,7 @@ from tiny_models import TinyModel, text, tiny
 
 from gpack.convert.gguf import convert_gguf
 from gpack.engine.session import Session
-from gpack.errors import ClosedError, GpackError, UsageError
+from gpack.errors import ClosedError, UsageError
 from gpack.model import GuildModel, ModelPaths
 
 
@@ -207,7 +207,7 @@ def test_tokens_that_are_no_sequence(model: GuildModel) -> None:
 
 
 def test_a_context_that_no_machine_has(model: GuildModel) -> None:
-    with pytest.raises(GpackError) as caught:
+    with pytest.raises(UsageError) as caught:
         model.session(n_ctx=1 << 45)
     assert caught.value.code == "io.memory"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, GpackError, UsageError
+from ..errors import FormatError, UsageError
 from .buffers import aligned
 from .cache import KeyValueCache
 from .cpu import choose
@@ -69,7 +69,7 @@ class Session:
                 another; `engine.nan`: a weight is no finite number.
             UnsupportedError: `engine.architecture`, `engine.key`: the model is of a kind that cannot be run;
                 `engine.numba`: numba is not installed.
-            UsageError: An argument makes no sense.
+            UsageError: An argument makes no sense; `io.memory`: there is not enough memory for such a context.
         """
         self._prepared = prepare(model)
         self.n_ctx = _count(n_ctx, "n_ctx", min(self._prepared.h.n_context, DEFAULT_CONTEXT), _MOST)
@@ -87,7 +87,7 @@ class Session:
                 self._prepared.w.look_through(self._team, everything=bool(check_weights))
         except MemoryError as error:
             self.close()
-            raise GpackError(
+            raise UsageError(
                 f"there is not enough memory for a context of {self.n_ctx} tokens", code="io.memory", field="n_ctx",
                 hint="a smaller n_ctx, batch or cache_type",
             ) from error  # fmt: skip
