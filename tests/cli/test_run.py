@@ -215,6 +215,13 @@ def test_what_makes_no_sense(model: Model, capsys: pytest.CaptureFixture[str], o
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
 
 
+@pytest.mark.parametrize("name", ["folder", "model.safetensors"])
+def test_what_has_to_be_converted_first(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    assert main(["run", str(tmp_path / name), "-p", "x"]) == 2
+    assert "guild convert FOLDER -o model.gpack" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("io", [None, "auto", "mmap", "read", "direct"])
 def test_how_weights_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, io: str | None) -> None:
     made, asked = loaded(monkeypatch, tmp_path, script(ids_of("a"))), []

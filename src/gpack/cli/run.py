@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -250,6 +251,11 @@ def _system(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _load(args: argparse.Namespace) -> GuildModel:
     from ..model.load import GuildModel, ModelPaths
 
+    if os.path.isdir(args.file) or args.file.endswith(".safetensors"):
+        raise errors.UsageError(
+            "only packs and GGUFs can be run", code="usage", path=args.file,
+            hint="safetensors become a pack: guild convert FOLDER -o model.gpack",
+        )  # fmt: skip
     # A pack that is missing or unreadable is for `load` to judge, which knows what to do then.
     if args.gguf is None and is_gguf(args.file):
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
