@@ -107,7 +107,8 @@ class Tensor(np.ndarray[Any, Any]):
         if self.dtype.kind == "c":
             raise UnsupportedError("complex numbers are no float32", code="quants.no_codec", field=self.name)
         if self.ggml_type in NUMPY_TYPES:
-            return np.array(self, np.float32, subok=False)
+            with np.errstate(all="ignore"):  # F64 beyond float32's range becomes infinite
+                return np.array(self, np.float32, subok=False)
         whole = array_layout(self.ggml_type, self.dims)[0]
         if self.ndim == 0 or self.shape[-1:] != whole[-1:] or self.strides[-1] != 1:
             raise UsageError("the rows are not whole", code="quants.partial_row", field=self.name)

@@ -76,6 +76,24 @@ def test_an_error_whose_reader_has_left() -> None:
         assert process.wait(TIMEOUT) == 3
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_an_output_that_is_closed(pack: Path, closed: str) -> None:
+    """What belongs there goes nowhere: not to the other output, nor into a file that was opened since."""
+    for path, code in ((pack, 0), ("/nonexistent", 3)):
+        done = run("bash", "-c", f"{sys.executable} -m gpack verify {path} {closed}")
+        assert done.returncode == code
+        assert (done.stderr if closed[0] == "2" else done.stdout) == ""
+        if closed[0] == "2" and code:
+            assert done.stdout == ""
+
+
+def test_an_input_that_is_closed(pack: Path) -> None:
+    for command in ("tokenize", "run"):
+        done = run("bash", "-c", f"{sys.executable} -m gpack {command} {pack} <&-")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr == "guild: error: standard input: it is closed [io.read]\n"
+
+
 def test_an_output_that_knows_only_ascii(pack: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = run(sys.executable, "-m", "gpack", "inspect", pack, "--metadata", "--tensors", env=environment)

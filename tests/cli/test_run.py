@@ -13,17 +13,18 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf_maker import tiny_llama, write_gguf
-from markov import END, Model, Rule, ids_of, script
+from markov import END, Model, Rule, Session, ids_of, script
 
 import gpack
 from gpack.cli import main, speaking
 from gpack.model.load import GuildModel
+from gpack.tokenizer.chat import ChatTemplate
 
 TESTS = Path(__file__).parents[1]
 TIMEOUT = 60  # seconds; slow machines
@@ -89,6 +90,22 @@ def test_a_model_without_a_template_goes_on_with_the_text(monkeypatch: pytest.Mo
     assert run("-p", "Hi") == 0
     assert prompt_of(model) == "Hi"
     assert run("-p", "Hi", "--system", "Be brief") == 2
+    assert run("-p", "Hi", "--template-var", "a=1") == 2
+
+
+def test_variables_of_the_template(model: Model) -> None:
+    model.chat_template = ChatTemplate("{{ messages[0].content }} {{ thinking is false }} {{ names[1] }} {{ count }}")
+    told = ("thinking=false", 'names=["a", "b=c"]', "count=3")
+    assert run("-p", "Hi", *(word for text in told for word in ("--template-var", text))) == 0
+    assert prompt_of(model) == "Hi True b=c 3"
+
+
+def test_nothing_to_say(model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty input is mostly a mistake, and no question: nothing is loaded for it."""
+    monkeypatch.setattr("sys.stdin", Stdin(b"\n"))
+    assert run() == 2
+    assert "the prompt is empty" in capsys.readouterr().err
+    assert model.sessions == []
 
 
 def test_messages(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +156,19 @@ def test_options_reach_the_engine(model: Model) -> None:
     ]  # fmt: skip
 
 
+def test_a_context_that_is_full_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded(monkeypatch, tmp_path, lambda _: {65: 1.0}, n_ctx=40)
+    assert run("-p", "x") == 0
+    out, err = capsys.readouterr()
+    assert set(out) == {"A", "\n"}
+    assert err == "(the context of 40 tokens is full; --ctx makes it larger)\n"
+    assert run("-p", "x", "--json") == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["finish_reason"], err) == ("context", "")
+
+
 def test_where_the_text_ends(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     for options, text in {
         ("-n", "2"): "hell",
@@ -171,6 +201,9 @@ def test_the_same_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
         (["-p", "x", "--io", "fast"], "usage"),
         (["-p", "x", "--cache-type", "F8"], "usage"), (["-p", "", "--raw"], "engine.prompt"),
         (["-p", "x" * 600], "engine.context"), (["-p", "x", "--stop", ""], "usage"),
+        (["-p", ""], "engine.prompt"), (["-p", "x", "--raw", "--template-var", "a=1"], "usage"),
+        (["-p", "x", "--template-var", "a"], "usage"), (["-p", "x", "--template-var", "a=False"], "usage"),
+        (["-p", "x", "--template-var", "now=1"], "usage"), (["-p", "x", "--template-var", "a b=1"], "usage"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense(model: Model, capsys: pytest.CaptureFixture[str], options: list[str], code: str) -> None:
@@ -180,6 +213,13 @@ def test_what_makes_no_sense(model: Model, capsys: pytest.CaptureFixture[str], o
     assert said.err.endswith(f"[{code}]\n")
     assert run(*options, "--json") == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("name", ["folder", "model.safetensors"])
+def test_what_has_to_be_converted_first(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    assert main(["run", str(tmp_path / name), "-p", "x"]) == 2
+    assert "guild convert FOLDER -o model.gpack" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("io", [None, "auto", "mmap", "read", "direct"])
@@ -235,6 +275,31 @@ def test_json(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"load_seconds", "prompt_rate", "decode_rate", "first_token_seconds", "peak_memory_bytes"} <= set(
         told["statistics"]
     )
+
+
+def test_json_of_an_answer_that_is_stopped(
+    model: Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there is of it, at any moment from the prompt on."""
+    begin = Session.decode
+
+    def stop_at(count: int) -> None:
+        def decode(self: Session, ids: Sequence[int]) -> Any:
+            if len(self.decoded) == count:
+                raise KeyboardInterrupt
+            return begin(self, ids)
+
+        monkeypatch.setattr(Session, "decode", decode)
+
+    for count, text in ((0, ""), (1, "he"), (3, "hello")):
+        stop_at(count)
+        assert run("-p", "Hi", "--json", "--stats") == 130
+        out, err = capsys.readouterr()
+        told = json.loads(out)
+        assert (told["ok"], told["text"], told["finish_reason"]) == (False, text, "interrupted")
+        assert told["ids"] == ids_of("hello there")[:count]
+        assert "ended by interrupted" in err
+        assert err.count("\n") == 1
 
 
 def test_statistics(model: Model, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tiny_models import TinyModel, text, tiny
 
 from gpack.convert.gguf import convert_gguf
+from gpack.engine import weights
 from gpack.errors import GpackError, UnsupportedError
 from gpack.model import GuildModel, ModelPaths
 
@@ -191,14 +192,48 @@ def test_vectors_are_looked_through(tensor: str, value: float, tmp_path: Path) -
     model.tensors[tensor][3] = value
     error = refused(model, tmp_path)
     assert (error.code, error.field) == ("engine.nan", tensor)
+    assert "the first is element 3" in error.message
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("tensor", ["blk.1.ffn_up.weight", "blk.0.attn_k.weight", "token_embd.weight"])
-def test_matrices_are_looked_through_when_asked(tensor: str, tmp_path: Path) -> None:
+def test_matrices_are_looked_through(tensor: str, value: float, tmp_path: Path) -> None:
     model = tiny()
-    model.tensors[tensor][2, 5] = np.nan
-    error = refused(model, tmp_path, check_weights=True)
+    model.tensors[tensor][2, 5] = value
+    error = refused(model, tmp_path)
     assert (error.code, error.field) == ("engine.nan", tensor)
+    assert "the first is row 2, element 5" in error.message
+
+
+def test_weights_are_looked_through_once_for_all_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def suspects(team: Any, matrices: Any) -> list[Any]:
+        seen.extend(matrix.name for matrix in matrices)
+        return []
+
+    monkeypatch.setattr(weights, "suspects", suspects)
+    model = tiny("qwen3moe", **MOE)
+    with model.open(tmp_path / "m.gguf") as loaded:
+        for options in ({"check_weights": False}, {}, {"cpu": "portable"}, {"check_weights": True}):
+            loaded.session(threads=1, **options).close()
+    assert sorted(seen) == sorted(name for name, values in model.tensors.items() if values.ndim > 1)
+
+
+@pytest.mark.parametrize("name", ["blk.1.ffn_up_exps.weight", "blk.0.attn_k.weight"])
+def test_large_models_are_not_looked_through_unless_asked(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their logits tell."""
+    monkeypatch.setattr(weights, "half_of_free_memory", lambda: 5000)
+    monkeypatch.setattr(weights, "_FEW_EXPERTS", 5000)
+    model = tiny("qwen3moe", **MOE)
+    model.tensors[name][...] = np.nan
+    assert refused(model, tmp_path, check_weights=True).field == name
+    with model.open(tmp_path / "m.gguf") as loaded, loaded.session(threads=1) as session:
+        with pytest.raises(GpackError) as caught:
+            session.decode(text(9))
+        assert (caught.value.code, caught.value.field) == ("engine.nan", name)
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -209,8 +244,9 @@ def test_experts_of_a_pack_are_looked_through(external: bool, tmp_path: Path) ->
     convert_gguf(model.write(tmp_path / "m.gguf"), tmp_path / "m.gpack", external_experts=external)
     with GuildModel.load(tmp_path / "m.gpack") as loaded:
         with pytest.raises(GpackError) as caught:
-            loaded.session(threads=1, check_weights=True)
+            loaded.session(threads=1)
         assert (caught.value.code, caught.value.field) == ("engine.nan", name)
+        assert "the first is expert 2, row 5, element 7" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["blk.1.ffn_up.weight", "blk.0.attn_k.weight", "blk.1.ffn_gate_exps.weight"])
@@ -220,7 +256,8 @@ def test_logits_that_are_no_numbers_name_the_tensor(name: str, cache_type: str, 
     if "exps" in name:
         del model.metadata["llama.expert_feed_forward_length"]
     model.tensors[name][...] = np.nan
-    with model.open(tmp_path / "m.gguf") as loaded, loaded.session(cache_type=cache_type, threads=2) as session:
+    options = {"cache_type": cache_type, "threads": 2, "check_weights": False}
+    with model.open(tmp_path / "m.gguf") as loaded, loaded.session(**options) as session:
         for ids in ([3], text(9)):
             with pytest.raises(GpackError) as caught:
                 session.decode(ids)
@@ -313,4 +350,5 @@ def test_a_good_model_is_not_refused(tmp_path: Path) -> None:
     for model in (tiny(), tiny("qwen2"), tiny("qwen3"), tiny("qwen3moe", **MOE), tiny("gemma3", n_layer=3)):
         with model.open(tmp_path / "m.gguf") as loaded:
             assert isinstance(loaded, GuildModel)
+            assert np.isfinite(loaded.logits(text(5), threads=1)).all()
             assert np.isfinite(loaded.logits(text(5), check_weights=True, threads=1)).all()

@@ -79,8 +79,11 @@ def test_what_the_cpu_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPACK_CPU", "vnni")
     with pytest.raises(UsageError, match="lacks avx512bw, avx512f, avx512vl, avx512vnni") as caught:
         cpu.choose()
-    assert caught.value.code == "engine.cpu"
+    assert (caught.value.code, caught.value.field) == ("engine.cpu", "GPACK_CPU")
     assert "avx2, portable" in str(caught.value)
+    with pytest.raises(UsageError, match="lacks avx512bw") as caught:
+        cpu.choose("vnni")
+    assert caught.value.field == "cpu"  # the variable had no part in it
 
 
 def test_kernels_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,10 @@ def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
         The exit code.
     """
     try:
+        _replace_closed()
         _print_anything()
         status = run()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return status
     except errors.GpackError as error:
         return _fail(error, program=program, as_json=as_json)
@@ -172,8 +172,14 @@ def _fail_io(error: OSError, *, program: str, as_json: bool) -> int:
 
 def _drop_output() -> None:
     """Our output cannot be written, and what is still buffered goes nowhere."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _replace_closed() -> None:
+    """An output that the caller closed (`>&-`) takes everything and keeps nothing, and no file gets its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _print_anything() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..container.mapped import IO_MODES
-from .speaking import Output, Remarks, Speaker, statistics
+from .speaking import Output, Remarks, Speaker, remark, statistics
 from .vocabulary import as_text, is_gguf, read_input
 
 if TYPE_CHECKING:
@@ -28,10 +29,15 @@ says; with --raw, or without a template, it is text that the model goes on with.
 FILE is a pack or a GGUF. With --gguf, that GGUF is loaded where the pack is missing or invalid, after one warning.
 
 The text goes to standard output as it comes; on a terminal, control characters in it are written out as escapes.
---json prints one object when all is done. Ctrl-C stops the answer.
+--json prints one object when all is done. Ctrl-C stops the answer; what there is of it is kept, the exit code is 130.
 
 The same seed gives the same text on the same machine with the same options. --temp 0 takes the most probable token."""
 
+# Names that the prompt gives, or that say how it is made.
+_NO_VARIABLES = {
+    "messages", "add_generation_prompt", "special_tokens", "now", "add_special", "parse_special", "model", "prompt",
+    "tokenizer", "template",
+}  # fmt: skip
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -46,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--messages", action="store_true", help="the prompt is a JSON list of messages")
     prompt.add_argument("--system", metavar="TEXT", help="what a system says first")
     prompt.add_argument("--raw", action="store_true", help="no chat template: go on with the text")
+    prompt.add_argument(
+        "--template-var", action="append", type=_variable, default=[], metavar="NAME=VALUE",
+        help="what the chat template knows besides, as JSON: enable_thinking=false; may be repeated",
+    )  # fmt: skip
     _add_sampling(parser.add_argument_group("sampling"))
     end = parser.add_argument_group("end of the text")
     end.add_argument(
@@ -95,8 +105,10 @@ def _add_engine(group: Any) -> None:
         help="how weights come: mapped; read; experts read past the page cache (default: mapped where that works)",
     )  # fmt: skip
     group.add_argument(
-        "--check-weights", action="store_true", help="look for weights that are no finite numbers first: reads all"
-    )
+        "--check-weights", action=argparse.BooleanOptionalAction,
+        help="look for weights that are no finite numbers first: all, or none (default: all of a model that is no"
+        " larger than half of the free memory, experts up to 1 GiB)",
+    )  # fmt: skip
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     group.add_argument(
@@ -113,9 +125,14 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     if prompt is None and args.json:
         raise errors.UsageError("--json needs a prompt", code="usage", hint="-p, -f or standard input")
+    if prompt == "" and not args.raw:
+        raise errors.UsageError("the prompt is empty", code="engine.prompt", hint="with --raw the model begins a text")
     started = time.perf_counter()
     with Remarks(), _load(args) as model, _generator(model, args) as generator:
         speaker = Speaker(model, generator, args, sampling, time.perf_counter() - started)
+        if not speaker.chats and (args.system is not None or args.template_var):
+            needs = "--system" if args.system is not None else "--template-var"
+            raise errors.MissingError(f"{needs} needs a chat template", code="chat.no_template", path=model.path)
         if prompt is None:
             from .conversation import converse
 
@@ -133,29 +150,33 @@ def _answer(speaker: Speaker, text: str) -> int:
         prompt = _system(args) + messages_of(text)
     elif speaker.chats:
         prompt = [*_system(args), {"role": "user", "content": text}]
-    elif args.system is not None:
-        raise errors.MissingError("--system needs a chat template", code="chat.no_template", path=speaker.model.path)
     request = speaker.request(prompt)
-    if args.json:
-        print(json.dumps(_told(speaker, speaker.say(request, lambda _: None)), indent=2))
-        return errors.EXIT_OK
-    output = Output()
+    output = None if args.json else Output()
+    write = (lambda _: None) if output is None else output.write
     try:
-        done = speaker.say(request, output.write)
+        done, stopped = speaker.say(request, write), False
     except KeyboardInterrupt:
+        if speaker.generator.last is None:
+            raise
+        done, stopped = speaker.generator.last, True
+    if output is None:
+        print(json.dumps(_told(speaker, done), indent=2), flush=True)
+    else:
         output.end()
-        if speaker.generator.last is not None:
-            speaker.tell(speaker.generator.last)
-        raise errors.InterruptedRunError("the answer was stopped", code="interrupted") from None
-    output.end()
+        if done.finish_reason == "context":
+            remark(f"(the context of {speaker.generator.session.n_ctx} tokens is full; --ctx makes it larger)")
     speaker.tell(done)
-    return errors.EXIT_OK
+    if stopped and output is not None:
+        raise errors.InterruptedRunError("the answer was stopped", code="interrupted")
+    return errors.EXIT_INTERRUPTED if stopped else errors.EXIT_OK
 
 
 def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
+    from ..engine.generate import INTERRUPTED
+
     model = speaker.model
     told: dict[str, Any] = {
-        "ok": True,
+        "ok": done.finish_reason != INTERRUPTED,
         "model": model.path,
         "fallback": None if model.fallback is None else model.fallback.to_dict(),
         "text": done.text,
@@ -188,8 +209,10 @@ def _check(args: argparse.Namespace) -> None:
     """Refuses options that contradict each other, before anything is loaded."""
     if args.prompt is not None and args.prompt_file is not None:
         raise errors.UsageError("the prompt is given twice: with -p and with -f", code="usage")
-    if args.raw and (args.system is not None or args.messages):
-        raise errors.UsageError("--raw is text without a chat template: no --system, no --messages", code="usage")
+    if args.raw and (args.system is not None or args.messages or args.template_var):
+        raise errors.UsageError(
+            "--raw is text without a chat template: no --system, no --messages, no --template-var", code="usage"
+        )
     if args.logprobs is not None and not args.json:
         raise errors.UsageError("--logprobs needs --json", code="usage")
     for name in ("threads", "ctx"):
@@ -228,6 +251,11 @@ def _system(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _load(args: argparse.Namespace) -> GuildModel:
     from ..model.load import GuildModel, ModelPaths
 
+    if os.path.isdir(args.file) or args.file.endswith(".safetensors"):
+        raise errors.UsageError(
+            "only packs and GGUFs can be run", code="usage", path=args.file,
+            hint="safetensors become a pack: guild convert FOLDER -o model.gpack",
+        )  # fmt: skip
     # A pack that is missing or unreadable is for `load` to judge, which knows what to do then.
     if args.gguf is None and is_gguf(args.file):
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
@@ -251,3 +279,16 @@ def _bytes(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 4G or 512M")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _variable(text: str) -> tuple[str, Any]:
+    """A variable of the chat template, such as enable_thinking=false."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as enable_thinking=false")
+    if name in _NO_VARIABLES:
+        raise argparse.ArgumentTypeError(f"{name} is not for the command line to set")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no JSON; a text stands between quotes: '\"text\"'") from None

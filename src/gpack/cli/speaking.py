@@ -109,9 +109,10 @@ class Speaker:
         from ..engine.generate import Request, encode
 
         args = self.args
+        ids = encode(self.model, prompt, parse_special=args.raw, **dict(args.template_var))
         return Request(
-            ids=encode(self.model, prompt, parse_special=args.raw), max_tokens=args.max_tokens, sampling=self.sampling,
-            stop=args.stop, logprobs=args.logprobs, ignore_end=args.ignore_eos, continues=isinstance(prompt, str),
+            ids=ids, max_tokens=args.max_tokens, sampling=self.sampling, stop=args.stop, logprobs=args.logprobs,
+            ignore_end=args.ignore_eos, continues=isinstance(prompt, str),
         )  # fmt: skip
 
     def say(self, request: Request, write: Callable[[str], None]) -> Generation:

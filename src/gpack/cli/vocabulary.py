@@ -49,6 +49,8 @@ def read_input(path: str | None) -> bytes:
         PathError: It is missing or unreadable.
     """
     if path in (None, "-"):
+        if sys.stdin is None:
+            raise errors.PathError("it is closed", code="io.read", path="standard input")
         return sys.stdin.buffer.read()
     descriptor, _ = open_file(path or "")
     with open(descriptor, "rb") as file:

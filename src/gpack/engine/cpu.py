@@ -79,6 +79,7 @@ def choose(name: str | None = None) -> Variant:
     Raises:
         UsageError: There is no such variant, or this CPU cannot run it.
     """
+    field = "cpu" if name else VARIABLE
     wanted = name or os.environ.get(VARIABLE) or "auto"
     able = usable()
     if wanted == "auto":
@@ -86,7 +87,7 @@ def choose(name: str | None = None) -> Variant:
     found = VARIANTS.get(wanted)
     if found is None:
         raise UsageError(
-            f"there are no kernels {wanted!r}", code="engine.cpu", field=VARIABLE,
+            f"there are no kernels {wanted!r}", code="engine.cpu", field=field,
             hint=f"auto, {', '.join(VARIANTS)}",
         )  # fmt: skip
     if found not in able:
@@ -94,6 +95,6 @@ def choose(name: str | None = None) -> Variant:
         fewest = min(lacking, key=len)
         raise UsageError(
             f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(sorted(fewest))}", code="engine.cpu",
-            field=VARIABLE, hint=f"it can run {', '.join(variant.name for variant in able)}",
+            field=field, hint=f"it can run {', '.join(variant.name for variant in able)}",
         )  # fmt: skip
     return found

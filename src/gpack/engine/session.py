@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, GpackError, UsageError
+from ..errors import FormatError, UsageError
 from .buffers import aligned
 from .cache import KeyValueCache
 from .cpu import choose
@@ -47,7 +47,8 @@ class Session:
 
     def __init__(
         self, model: GuildModel, *, n_ctx: int | None = None, cache_type: str = "F16", threads: int | None = None,
-        compute: Compute = "int8", batch: int = DEFAULT_BATCH, cpu: str | None = None, check_weights: bool = False,
+        compute: Compute = "int8", batch: int = DEFAULT_BATCH, cpu: str | None = None,
+        check_weights: bool | None = None,
     ) -> None:  # fmt: skip
         """Checks metadata and tensors, traces the program and starts the threads.
 
@@ -59,14 +60,16 @@ class Session:
                 `f32`: never.
             batch: Tokens of a prompt that are worked on together.
             cpu: The variant of kernels; default what `GPACK_CPU` says, else the best that this CPU can run.
-            check_weights: Look through all weights for values that are no finite numbers, which reads the whole file.
+            check_weights: Look for weights that are no finite numbers. Default: where all matrices fit into half of
+                the free memory, and experts into 1 GiB, once for all sessions of a model. True: all, which reads the
+                whole file. False: none but norms and biases.
 
         Raises:
             FormatError: `engine.key`, `engine.tensor`, `engine.shape`: a key or tensor is missing or contradicts
                 another; `engine.nan`: a weight is no finite number.
             UnsupportedError: `engine.architecture`, `engine.key`: the model is of a kind that cannot be run;
                 `engine.numba`: numba is not installed.
-            UsageError: An argument makes no sense.
+            UsageError: An argument makes no sense; `io.memory`: there is not enough memory for such a context.
         """
         self._prepared = prepare(model)
         self.n_ctx = _count(n_ctx, "n_ctx", min(self._prepared.h.n_context, DEFAULT_CONTEXT), _MOST)
@@ -80,11 +83,11 @@ class Session:
         self._team = Team(kernels, _count(threads, "threads", len(os.sched_getaffinity(0)), MOST_THREADS))
         try:
             self._trace(compute)
-            if check_weights:
-                self._prepared.w.scan()
+            if check_weights is not False:
+                self._prepared.w.look_through(self._team, everything=bool(check_weights))
         except MemoryError as error:
             self.close()
-            raise GpackError(
+            raise UsageError(
                 f"there is not enough memory for a context of {self.n_ctx} tokens", code="io.memory", field="n_ctx",
                 hint="a smaller n_ctx, batch or cache_type",
             ) from error  # fmt: skip
@@ -249,7 +252,7 @@ class Session:
     def _explain_nan(self, start: int) -> FormatError:
         path = self._prepared.path
         try:
-            self._prepared.w.scan()
+            self._prepared.w.look_through(self._open(), everything=True)
         except FormatError as error:
             return error
         return FormatError(

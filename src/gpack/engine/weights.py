@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,20 @@ import numpy.typing as npt
 
 from ..errors import FormatError
 from ..generated.constants import GgmlType
+from ..model.experts import half_of_free_memory
 from ..tensor import Tensor
 from .buffers import aligned
+from .finite import first_not_finite, suspects
 from .kernels import BLOCK_TYPES, PLAIN_TYPES
 from .matmul import Experts, Matrix
 
 if TYPE_CHECKING:
     from ..model.load import GuildModel
+    from .team import Team
 
 _PLAIN = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64)
 _POSITIONS = ".attn_rot_embd"  # frequencies that old files hold, and that follow from the metadata
-_CHUNK = 1 << 22  # elements that are looked through at a time
+_FEW_EXPERTS = 1 << 30  # bytes; so many are looked through in a tenth of a second
 
 
 class Weights:
@@ -35,6 +39,8 @@ class Weights:
         self._tensors: Mapping[str, Tensor] = model.tensors
         self._path = model.path
         self._kept: dict[str, Any] = {}
+        self._finite: set[str] = set()  # matrices and experts that were looked through
+        self._looking = threading.Lock()
         self.used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -57,7 +63,7 @@ class Weights:
             values = aligned((width,), np.float32)
             values[:] = tensor.dequantize()
             if not np.isfinite(values).all():
-                raise self._not_finite(name)
+                raise self._not_finite(name, (int(np.isfinite(values).argmin()),))
             self._kept[name] = values
         made: npt.NDArray[np.float32] = self._kept[name]
         if made.shape != (width,):
@@ -135,15 +141,40 @@ class Weights:
                 code="engine.tensor", path=self._path, field=name,
             )  # fmt: skip
 
-    def scan(self) -> None:
-        """Looks through the values of all tensors that were asked for.
+    def look_through(self, team: Team, *, everything: bool) -> None:
+        """Looks for values that are not finite in the matrices that were asked for, once for all sessions.
+
+        Args:
+            team: Does it.
+            everything: Of any size, with all experts. Else not where the matrices take more than half of the free
+                memory, and experts only where all of them are few bytes; others show in the logits when they are used.
 
         Raises:
             FormatError: `engine.nan`: a value is not finite.
         """
-        for name in sorted(self.used):
-            if has_bad_values(self._find(name)):
-                raise self._not_finite(name)
+        with self._looking:
+            waiting = {
+                name: kept
+                for name, kept in self._kept.items()
+                if isinstance(kept, Matrix | Experts) and name not in self._finite
+            }
+            if not everything:
+                for kind, most in ((Matrix, half_of_free_memory()), (Experts, _FEW_EXPERTS)):
+                    some = {name: kept for name, kept in waiting.items() if isinstance(kept, kind)}
+                    if sum(map(_size, some.values())) > most:
+                        waiting = {name: kept for name, kept in waiting.items() if name not in some}
+            for matrix in suspects(team, list(waiting.values())):
+                self._look_at(matrix.name)
+            self._finite |= waiting.keys()
+            if everything:  # experts that are not mapped
+                for name in sorted(self.used - self._kept.keys()):
+                    self._look_at(name)
+
+    def _look_at(self, name: str) -> None:
+        tensor = self._find(name)
+        place = first_not_finite(tensor)
+        if place is not None:
+            raise self._not_finite(name, place)
 
     def _tensor(self, name: str, dims: tuple[int, ...]) -> Tensor:
         tensor = self._find(name)
@@ -177,18 +208,15 @@ class Weights:
         """The error for a tensor whose values make no sense."""
         return FormatError(f"tensor {name} {what}", code="engine.nan", path=self._path, field=name)
 
-    def _not_finite(self, name: str) -> FormatError:
+    def _not_finite(self, name: str, place: tuple[int, ...]) -> FormatError:
+        axes = ("expert", "row", "element")[-len(place) :]
+        where = ", ".join(f"{axis} {number}" for axis, number in zip(axes, place, strict=True))
         return FormatError(
-            f"tensor {name} holds values that are no finite numbers", code="engine.nan", path=self._path, field=name
-        )
+            f"tensor {name} holds values that are no finite numbers; the first is {where}", code="engine.nan",
+            path=self._path, field=name,
+        )  # fmt: skip
 
 
-def has_bad_values(tensor: Tensor) -> bool:
-    """Whether a value of a tensor is infinite or not a number."""
-    if tensor.ndim == 0 or not tensor.size:
-        return False
-    if not tensor.flags.c_contiguous:
-        return any(has_bad_values(part) for part in tensor)
-    rows: Any = tensor.reshape(-1, tensor.shape[-1])
-    step = max(1, _CHUNK // tensor.dims[0])
-    return any(not np.isfinite(rows[first : first + step].dequantize()).all() for first in range(0, len(rows), step))
+def _size(matrix: Matrix | Experts) -> int:
+    """Bytes."""
+    return matrix.n_out * matrix.row_bytes * (matrix.n_expert if isinstance(matrix, Experts) else 1)

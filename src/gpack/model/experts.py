@@ -89,7 +89,7 @@ class FileExpertSource:
         except BaseException:
             self.close()
             raise
-        self.budget_bytes = _default_budget() if budget_bytes is None else budget_bytes
+        self.budget_bytes = half_of_free_memory() if budget_bytes is None else budget_bytes
 
     @classmethod
     def open_gpack(
@@ -326,8 +326,8 @@ def _array(matrix: Matrix, data: memoryview) -> Tensor:
     return Tensor.over(data, name=matrix.name, ggml_type=matrix.ggml_type, dims=matrix.dims)
 
 
-def _default_budget() -> int:
-    """Half of the memory that is free."""
+def half_of_free_memory() -> int:
+    """Half of the memory that is free or can be made so, bytes; where the system does not tell, 1 GiB."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             line = next(line for line in file if line.startswith("MemAvailable:"))

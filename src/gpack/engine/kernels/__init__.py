@@ -30,4 +30,5 @@ MODULES: dict[str, str] = {
         ("rms_norm", "silu_gate", "gelu_gate", "add", "add_vector", "soft_cap", "pick_rows"), "elementwise"
     ),
     **dict.fromkeys(("route", "mix"), "routing"),
+    "find_not_finite": "finite",
 }
