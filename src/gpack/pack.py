@@ -9,6 +9,7 @@ import os
 
 from . import errors
 from .container.reader import Container
+from .container.structure import check_path
 from .generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
 from .generated.structs import (
     ExpertLayoutHeaderV1,
@@ -54,6 +55,8 @@ def open(  # noqa: A001 - gpack.open
         UnsupportedError: The file needs a newer reader.
         FormatError: The first rule that the file breaks; the code is the rule's id.
     """
+    if expert_dir is not None:
+        check_path(expert_dir, "expert_dir")
     return Pack(Container.open(path, verify_all_hashes=verify_all_hashes, io=io), expert_dir=expert_dir, io=io)
 
 
@@ -136,7 +139,7 @@ class Pack:
         Raises:
             MissingError: There is no tensor of that name.
         """
-        index = self.tensors.find(name.encode("utf-8", "surrogatepass"))
+        index = self.tensors.find(name.encode("utf-8", "surrogatepass")) if isinstance(name, str) else None
         if index is None:
             raise errors.MissingError(
                 f"there is no tensor {name!r}", code="pack.no_tensor", path=self.container.path,
@@ -381,7 +384,7 @@ class Metadata:
         """
         from .sections.restore import restore_value
 
-        row = self.table.find(key)
+        row = self.table.find(key) if isinstance(key, str) else None
         if row is None:
             raise errors.MissingError(f"there is no key {key!r}", code="pack.no_key", path=self._pack.container.path)
         return restore_value(self.table, row, lambda: self._pack.tokenizer_table).python()

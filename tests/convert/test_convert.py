@@ -25,6 +25,7 @@ from gguf_maker import (
     write_split,
 )
 
+import gpack
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import FormatError, PathError, UnsupportedError, UsageError
 
@@ -349,3 +350,11 @@ def test_progress_counts_the_sections(tmp_path: Path) -> None:
     parts = Parts(tmp_path / "m.gpack")
     assert {total for _, total in calls} == {len(parts.data)}
     assert sum(done for done, _ in calls) == sum(e.size for kind, e in parts.entries.items() if kind != packs.MANIFEST)
+
+
+@pytest.mark.parametrize("field", ["source", "output", "pack_dir", "mtp_dir", "report"])
+def test_what_is_no_path(field: str, tmp_path: Path) -> None:
+    paths: dict[str, Any] = {"source": tmp_path / "m.gguf", "output": tmp_path / "m.gpack", field: 7}
+    with pytest.raises(UsageError, match="int is no path") as caught:
+        gpack.convert(**paths)
+    assert caught.value.field == field

@@ -276,5 +276,26 @@ def test_a_closed_model(files: dict[str, Path], io: str) -> None:
         _ = model.tensors["rope_freqs.weight"]
     assert caught.value.code == "pack.closed"
     assert held.tobytes()
+
+
+@pytest.mark.parametrize("value", [7, [], b"x"])
+@pytest.mark.parametrize("field", ["gpack_path", "primary_model_path", "expert_dir", "pack_dir", "mtp_dir"])
+def test_paths_that_are_none(files: dict[str, Path], field: str, value: Any) -> None:
+    """Said at once, also of a path that the pack makes needless."""
+    paths: dict[str, Any] = {"gpack_path": files["embedded"], field: value}
+    with pytest.raises(errors.UsageError, match=f"{type(value).__name__} is no path") as caught:
+        GuildModel.load(ModelPaths(**paths))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"expert_budget_bytes": -1}, {"expert_budget_bytes": "1"}, {"ple_io": "fast"}, {"ple_io": None}, {"io": ["mmap"]}],
+)
+def test_options_that_are_none(options: dict[str, Any], tmp_path: Path) -> None:
+    """Also where the model has no experts and no table."""
+    source = write_gguf(tmp_path / "m.gguf", *tiny_llama())
+    with pytest.raises(errors.UsageError):
+        GuildModel.load(ModelPaths(None, source), **options)
     with pytest.raises(errors.UsageError, match="int is no path"):
         GuildModel.load(7)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from ..container.structure import check_path
 from ..errors import ClosedError, GpackError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
@@ -17,9 +18,9 @@ from ..pack import open as open_pack
 from ..sections.homes import PLE
 from ..sources.model import IMPORT_EXTENSION, ModelSource
 from ..sources.open import open_gguf
-from .experts import IO_MODES, FileExpertSource, check_mmap_variable
+from .experts import IO_MODES, FileExpertSource, check_budget, check_mmap_variable
 from .located import Located, locate_in_pack, locate_in_source, routed
-from .ple import PleIo, PleTable
+from .ple import PleIo, PleTable, ple_mode
 from .tensors import TensorMap
 
 if TYPE_CHECKING:
@@ -119,20 +120,23 @@ class GuildModel:
             check_mmap_variable()  # a wrong one is no fault of the pack's
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
-        if not isinstance(paths, ModelPaths | str | os.PathLike):
-            raise UsageError(f"{type(paths).__name__} is no path", code="usage", field="paths")
+        check_budget(expert_budget_bytes, "expert_budget_bytes")
+        mode = ple_mode(ple_io)
         where = paths if isinstance(paths, ModelPaths) else ModelPaths(gpack_path=paths)
+        for field, value in vars(where).items():
+            if value is not None:
+                check_path(value, field)
         if where.gpack_path is None:
             if where.primary_model_path is None:
                 raise UsageError("neither a pack nor a GGUF is configured", code="usage")
-            return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, ple_io)
+            return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
         try:
-            return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, ple_io)
+            return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, mode)
         except GpackError as error:
             if where.primary_model_path is None:
                 raise
             LOG.warning("%s; loading %s instead", error, os.fspath(where.primary_model_path))
-            made = cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, ple_io)
+            made = cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
             made.fallback = error
             return made
 
