@@ -16,6 +16,7 @@ from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
 from ..sections.homes import PLE
+from ..sections.verify import check_tables
 from ..sources.model import IMPORT_EXTENSION, ModelSource
 from ..sources.open import open_gguf
 from .experts import IO_MODES, FileExpertSource, check_budget, check_mmap_variable
@@ -102,7 +103,8 @@ class GuildModel:
         """Loads a model: the pack, or where it is unreadable or invalid, and a GGUF is configured, the GGUF.
 
         Then one warning is logged, with the reason. The digests of all sections but those of weights and raw files are
-        checked, so are all places of tensors, and shards of external experts are opened: what cannot be used shows now.
+        checked, so are the rules of all tables, of metadata, tokenizer and manifest, and shards of external experts are
+        opened: what cannot be used shows now.
 
         Args:
             paths: Where the model is, or the path of the pack alone.
@@ -150,9 +152,8 @@ class GuildModel:
             )
             if not verify:  # else all digests are known to be right
                 pack.container.check_sections(_TABLES)
+            check_tables(pack.container)
             located = locate_in_pack(pack)
-            if pack.container.find(SectionKind.TOKENIZER_BIN) is not None:
-                _ = pack.tokenizer_table
             made = cls(path, pack, stack)
             made._attach(located, io, budget, ple_io)
             made._resources = stack.pop_all()

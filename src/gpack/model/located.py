@@ -52,7 +52,7 @@ def locate_in_pack(pack: Pack, *, experts_only: bool = False) -> dict[str, Locat
         name = pack.tensors.text(row, "name")
         planes = bool(row.flags & TensorFlags.CODE_PLANES)
         found[name] = Located(
-            name, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place(name), code_planes=planes
+            name, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place_of(name, row), code_planes=planes
         )
     return found
 

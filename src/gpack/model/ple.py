@@ -195,7 +195,7 @@ class PleTable:
                 "there is no table of per-layer embeddings", code="ple.missing", path=pack.container.path
             )
         row = pack.info(PLE)
-        table = Located(PLE, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place(PLE))
+        table = Located(PLE, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place_of(PLE, row))
         return cls.open_located(table, io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight)
 
     @classmethod
