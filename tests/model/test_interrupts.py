@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import linecache
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from gguf_maker import tiny_moe, write_gguf
 
 import gpack
 from gpack import errors
+from gpack.container.workers import Workers
 from gpack.convert.gguf import convert_gguf
 from gpack.generated.constants import GgmlType
 from gpack.model import ple
@@ -27,8 +30,9 @@ from gpack.model.experts import FileExpertSource
 from gpack.model.ple import PleTable
 from gpack.model.row_cache import RowCache
 
-PACKAGE = os.path.dirname(gpack.__file__)
+PLACES = (os.path.dirname(gpack.__file__), threading.__file__, os.path.dirname(concurrent.futures.__file__))
 ROWS, ROW_BYTES = 4000, 90
+T = TypeVar("T")
 PATIENCE = 60  # seconds until a test gives up; nothing here takes long
 
 
@@ -46,18 +50,20 @@ def open_table(path: Path, **options: Any) -> PleTable:
 
 @contextmanager
 def interrupted(step: int) -> Iterator[list[int]]:
-    """Raises KeyboardInterrupt at the n-th line that the package runs, as a signal would; yields where that was.
+    """Raises KeyboardInterrupt where a signal might, at the n-th such place; yields the line where that was.
 
-    Not at lines that begin with `with`, which come once more when the block ends: the interpreter handles no signal
-    between a block's end and the release of its lock.
+    Those are the lines and the ends of functions of the package and of Python's modules for threads. Not lines that
+    begin with `with`, which come once more when the block ends: the interpreter handles no signal between a block's end
+    and the release of its lock.
     """
     left, hit = [step], []
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         path = frame.f_code.co_filename
-        if not path.startswith(PACKAGE):
+        if not path.startswith(PLACES):
             return None
-        if event == "line" and not linecache.getline(path, frame.f_lineno).lstrip().startswith("with "):
+        line = linecache.getline(path, frame.f_lineno).lstrip()
+        if event == "return" or (event == "line" and not line.startswith("with ")):
             left[0] -= 1
             if left[0] == 0:
                 hit.append(frame.f_lineno)
@@ -71,6 +77,16 @@ def interrupted(step: int) -> Iterator[list[int]]:
         yield hit
     finally:
         sys.settrace(before)
+
+
+def elsewhere(ask: Callable[[], T]) -> T:
+    """What another thread gets; it must not wait for what an interrupt has ended."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(ask()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert len(results) == 1
+    return results[0]
 
 
 @pytest.mark.parametrize("way", ["queue", "threads"])
@@ -97,7 +113,7 @@ def test_rows_are_right_wherever_an_interrupt_ended_a_call(
                     found = None
             assert (found is None) == bool(hit)
             again = rng.integers(0, ROWS, 60)
-            assert np.array_equal(opened.rows(again), values[again])
+            assert np.array_equal(elsewhere(partial(opened.rows, again)), values[again])
             if found is not None:
                 assert np.array_equal(found, values[ids])
                 break
@@ -174,7 +190,7 @@ def test_closing_a_table_waits_for_no_read(table: tuple[Path, Any], monkeypatch:
         assert isinstance(result, errors.ClosedError) or np.array_equal(result, values[[5, 1000, 3999]])
     assert len(results) == 2
     assert opened._arena is None
-    assert opened._threads is None
+    assert opened._threads._started == 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -212,18 +228,10 @@ def test_experts_come_wherever_an_interrupt_ended_a_call(experts: Path) -> None:
         with FileExpertSource.open_gpack(experts, budget_bytes=1 << 20) as source:
             with interrupted(steps) as hit, suppress(KeyboardInterrupt):
                 source.get(1, 2)
-            results: list[Any] = []
-            thread = threading.Thread(target=_ask, args=(source, results), daemon=True)
-            thread.start()
-            thread.join(PATIENCE)
-            assert [result.down.tobytes() for result in results] == [wanted]
+            assert elsewhere(partial(source.get, 1, 2)).down.tobytes() == wanted
         if not hit:
             break
     assert steps > 20
-
-
-def _ask(source: FileExpertSource, results: list[Any]) -> None:
-    results.append(source.get(1, 2))
 
 
 def test_the_row_cache_never_mixes_rows_up() -> None:
@@ -240,6 +248,19 @@ def test_the_row_cache_never_mixes_rows_up() -> None:
         if not hit:
             break
         ids = ids + 8
+
+
+def test_workers_work_on_wherever_an_interrupt_ended_a_call() -> None:
+    steps = 0
+    while True:
+        steps += 1
+        workers = Workers(3)
+        with interrupted(steps) as hit, suppress(KeyboardInterrupt):
+            workers.run([lambda: 0] * 5)
+        assert elsewhere(partial(workers.run, [lambda: 1] * 5)) == [1] * 5
+        if not hit:
+            break
+    assert steps > 15
 
 
 def test_a_closed_file_is_told_by_our_own_error(tmp_path: Path) -> None:

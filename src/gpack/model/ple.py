@@ -7,15 +7,16 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..container.structure import open_file
+from ..container.workers import Workers
 from ..errors import BoundsError, ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import PAGE, GgmlType, SectionKind
 from ..pack import Pack
@@ -117,7 +118,7 @@ class PleTable:
         self._lock = threading.Lock()
         self._reads = self._read_bytes = 0
         self._view: Rows | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Workers(reads_in_flight)
         self._queue: ReadQueue | None = None
         self._asked_queue = False
         self._arena: mmap.mmap | None = None
@@ -372,14 +373,7 @@ class PleTable:
                 self._file.read_into(arena[place : place + lengths[index]], offsets[index])
 
         shares = min(self._in_flight, len(offsets))
-        if shares == 1:
-            read(0, 1)
-            return
-        threads = self._threads
-        if threads is None:
-            threads = self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="gpack-ple")
-        for done in [threads.submit(read, share, shares) for share in range(shares)]:
-            done.result()
+        self._threads.run([partial(read, share, shares) for share in range(shares)])
 
     def close(self) -> None:
         """Closes the file; arrays that were given out stay valid.
@@ -388,7 +382,8 @@ class PleTable:
         """
         self._closed = True
         self._file.close()
-        self._view = self._arena = self._threads = self._queue = None
+        self._view = self._arena = self._queue = None
+        self._threads = Workers(self._in_flight)  # which has started none
 
     def __enter__(self) -> Self:
         return self
