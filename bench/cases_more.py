@@ -43,7 +43,7 @@ def _embedding_row(what: str, state: str, direct: dict[str, Any], mapped: dict[s
     rate = direct[f"{state}_hit_rate"]
     refused = "" if direct["direct"] else f", buffered: {direct['fallback']}"
     return Row(
-        "ple", f"rows of embeddings, {what}, {state}", f"{ours:,.0f} rows/s, hit rate {rate:.0%}{refused}",
+        "ple", f"rows of embeddings, {what}, {state}", f"Direct: {ours:,.0f} rows/s, hit rate {rate:.0%}{refused}",
         f"mmap: {peer:,.0f} rows/s", f"{ours / peer:.3g}x as many", data={"direct": direct, "mmap": mapped},
     )  # fmt: skip
 

@@ -106,7 +106,8 @@ def test_the_place_of_a_tensor(pack: gpack.Pack, model: Path) -> None:
 
 
 def test_missing_things(pack: gpack.Pack, model: Path) -> None:
-    for name in ("nope", "", "\udcff"):
+    names: tuple[Any, ...] = ("nope", "", "\udcff", 7, None)
+    for name in names:
         for ask in (pack.__getitem__, pack.info, pack.place):
             with pytest.raises(KeyError) as caught:
                 ask(name)

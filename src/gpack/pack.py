@@ -9,6 +9,7 @@ import os
 
 from . import errors
 from .container.reader import Container
+from .container.structure import check_path
 from .generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
 from .generated.structs import (
     ExpertLayoutHeaderV1,
@@ -54,6 +55,8 @@ def open(  # noqa: A001 - gpack.open
         UnsupportedError: The file needs a newer reader.
         FormatError: The first rule that the file breaks; the code is the rule's id.
     """
+    if expert_dir is not None:
+        check_path(expert_dir, "expert_dir")
     return Pack(Container.open(path, verify_all_hashes=verify_all_hashes, io=io), expert_dir=expert_dir, io=io)
 
 
@@ -136,7 +139,7 @@ class Pack:
         Raises:
             MissingError: There is no tensor of that name.
         """
-        index = self.tensors.find(name.encode("utf-8", "surrogatepass"))
+        index = self.tensors.find(name.encode("utf-8", "surrogatepass")) if isinstance(name, str) else None
         if index is None:
             raise errors.MissingError(
                 f"there is no tensor {name!r}", code="pack.no_tensor", path=self.container.path,
@@ -158,7 +161,7 @@ class Pack:
         from .tensor import Tensor
 
         row = self.info(name)
-        place = self.place(name)
+        place = self.place_of(name, row)
         file = self.container if place.shard is None else place.shard
         data = file.span(place.offset, place.span)
         stride = place.stride if row.role != ExpertRole.NONE else None
@@ -177,7 +180,10 @@ class Pack:
         Raises:
             GpackError: As `[]`.
         """
-        row = self.info(name)
+        return self.place_of(name, self.info(name))
+
+    def place_of(self, name: str, row: TensorIndexRowV1) -> Place:
+        """As `place`, of a tensor whose row is known."""
         self._check_row(name, row)
         layout = self._layout_row(row)
         # An empty tensor may claim any number of experts, so it is one run of nothing.
@@ -248,6 +254,8 @@ class Pack:
 
         path = self.container.path
         for rule, field in check_tensor_index_row_v1(row):
+            if rule == "field.reserved":
+                continue  # a later version may say there what this one can do without
             raise errors.FormatError(
                 f"{name}: {field} is {getattr(row, field)}", code=rule, path=path, section="TensorIndexBin", field=field
             )
@@ -381,7 +389,7 @@ class Metadata:
         """
         from .sections.restore import restore_value
 
-        row = self.table.find(key)
+        row = self.table.find(key) if isinstance(key, str) else None
         if row is None:
             raise errors.MissingError(f"there is no key {key!r}", code="pack.no_key", path=self._pack.container.path)
         return restore_value(self.table, row, lambda: self._pack.tokenizer_table).python()

@@ -25,3 +25,6 @@ def test_report_by_hand() -> None:
     )
     assert first.to_dict().keys() == {"rule", "severity", "section", "field", "offset", "message"}
     assert report.violations[0].severity == "warning"
+    # A warning says what is so, an error what should be.
+    assert report.violations[0].message == "It says. A shard has no full digest: its tensor bytes are covered by none."
+    assert first.message.startswith("Found x. Must hold: ")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from gguf_maker import (
     write_split,
 )
 
+import gpack
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import FormatError, PathError, UnsupportedError, UsageError
 
@@ -349,3 +352,22 @@ def test_progress_counts_the_sections(tmp_path: Path) -> None:
     parts = Parts(tmp_path / "m.gpack")
     assert {total for _, total in calls} == {len(parts.data)}
     assert sum(done for done, _ in calls) == sum(e.size for kind, e in parts.entries.items() if kind != packs.MANIFEST)
+
+
+@pytest.mark.parametrize("field", ["source", "output", "pack_dir", "mtp_dir", "report"])
+def test_what_is_no_path(field: str, tmp_path: Path) -> None:
+    paths: dict[str, Any] = {"source": tmp_path / "m.gguf", "output": tmp_path / "m.gpack", field: 7}
+    with pytest.raises(UsageError, match="int is no path") as caught:
+        gpack.convert(**paths)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "before", ["", "gpack.export_gguf", "import gpack.convert.gguf", "from gpack import pack_experts"]
+)
+def test_convert_is_a_function_whatever_was_imported_before(before: str, tmp_path: Path) -> None:
+    """A package and a function share the name."""
+    source = write_gguf(tmp_path / "m.gguf", *tiny_llama())
+    program = f"import gpack\n{before}\nprint(gpack.convert({str(source)!r}, {str(tmp_path / 'm.gpack')!r}).output)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (str(tmp_path / "m.gpack"), "")

@@ -371,3 +371,12 @@ def test_options_that_are_none(options: dict[str, Any], packs: dict[str, Path]) 
     assert caught.value.field == next(iter(options))
     with pytest.raises(errors.UsageError, match="int is no pack"):
         FileExpertSource.open_gpack(7)  # type: ignore[arg-type]
+    folders: tuple[Any, ...] = (7, [], b"x")
+    for folder in folders:
+        with pytest.raises(errors.UsageError, match="is no path") as caught:
+            FileExpertSource.open_gpack(packs["external"], expert_dir=folder)
+        assert caught.value.field == "expert_dir"
+    pack = gpack.open(packs["embedded"])
+    pack.close()
+    with pytest.raises(errors.ClosedError):
+        FileExpertSource.open_gpack(pack)

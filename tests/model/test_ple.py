@@ -370,8 +370,8 @@ def test_queued_reads_that_fail_are_read_once_more(
     queue.close()
     original = ReadQueue.read
 
-    def fail(self: Any, descriptor: int, offsets: Any, lengths: Any, addresses: Any) -> Any:
-        found = original(self, descriptor, offsets, lengths, addresses)
+    def fail(self: Any, *arguments: Any) -> Any:
+        found = original(self, *arguments)
         found[::2] = answer
         return found
 
@@ -411,10 +411,30 @@ def test_modes_by_name(table: tuple[Path, Any]) -> None:
 
 def test_rows_that_are_no_integers_and_closed_tables(table: tuple[Path, Any]) -> None:
     opened = open_table(table[0])
-    for ids in ([1.0], ["a"], [2**70]):
-        with pytest.raises(errors.UsageError):
-            opened.rows(ids)
+    for ids in ([1.0], ["a"], [2**70], [[1], [1, 2]], [None], True, object()):
+        with pytest.raises(errors.UsageError, match="by integers"):
+            opened.rows(ids)  # type: ignore[arg-type]
     opened.rows([1])
     opened.close()
-    with pytest.raises(errors.ClosedError):
-        opened.rows([1])
+    for ask in (opened.rows, opened.values):
+        with pytest.raises(errors.ClosedError):
+            ask([1])
+
+
+@pytest.mark.parametrize("value", ["1", None, 1.0, True, [1]])
+@pytest.mark.parametrize("field", ["ggml_type", "ne0", "ne1", "cache_bytes", "reads_in_flight"])
+def test_numbers_that_are_none(table: tuple[Path, Any], field: str, value: Any) -> None:
+    with pytest.raises(errors.UsageError) as caught:
+        open_table(table[0], **{field: value})
+    assert (caught.value.code, caught.value.field) == ("usage", field)
+
+
+def test_sizes_that_cannot_be(table: tuple[Path, Any]) -> None:
+    for options in ({"cache_bytes": -1}, {"reads_in_flight": 0}):
+        with pytest.raises(errors.UsageError) as caught:
+            open_table(table[0], **options)
+        assert caught.value.field in options
+    bad: tuple[Any, ...] = (7, None, [])
+    for path in bad:
+        with pytest.raises(errors.UsageError, match="is no path"):
+            open_table(path)

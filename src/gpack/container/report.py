@@ -93,8 +93,9 @@ class Report:
         count = self.counts.get(rule, 0) + 1
         self.counts[rule] = count
         if count <= KEPT_PER_RULE:
+            wanted = "Must hold: " if RULES[rule].severity == "error" else ""  # a warning's text says what it is about
             self.violations.append(
-                Violation(rule, section, field, offset, f"{message} Must hold: {RULES[rule].doc}".lstrip())
+                Violation(rule, section, field, offset, f"{message} {wanted}{RULES[rule].doc}".lstrip())
             )
 
     def check(self, *rules: str) -> None:

@@ -58,6 +58,7 @@ def open_file(path: str | os.PathLike[str]) -> tuple[int, int]:
 
     Raises:
         PathError: The file is missing, unreadable, or no regular file.
+        UsageError: It is no path at all.
     """
     try:
         # O_NONBLOCK, or a named pipe would block until somebody writes to it.
@@ -66,11 +67,23 @@ def open_file(path: str | os.PathLike[str]) -> tuple[int, int]:
         raise path_error(error, path) from error
     except ValueError as error:
         raise errors.PathError(f"no path: {error}", code="io.not_found", path=repr(path)) from error
+    except TypeError as error:
+        raise errors.UsageError(f"{type(path).__name__} is no path", code="usage", field="path") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise errors.PathError("this is no regular file", code="io.not_a_file", path=path)
     return descriptor, status.st_size
+
+
+def check_path(path: object, field: str) -> None:
+    """Makes sure that an argument is a path.
+
+    Raises:
+        UsageError: It is neither text nor a path object.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise errors.UsageError(f"{type(path).__name__} is no path", code="usage", field=field)
 
 
 def path_error(error: OSError, path: object) -> errors.PathError:

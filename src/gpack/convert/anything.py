@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..container.structure import open_file, read_at
+from ..container.structure import check_path, open_file, read_at
 from ..errors import FormatError, UsageError
 from ..generated.gguf.constants import GGUF_MAGIC
 from ..quants.encode import TYPES
@@ -54,6 +54,10 @@ def convert(
         report: A file that is written later and must be none of the source's.
     """
     started = time.perf_counter()
+    paths = {"source": source, "output": output, "pack_dir": pack_dir, "mtp_dir": mtp_dir, "report": report}
+    for field, path in paths.items():
+        if path is not None or field in ("source", "output"):
+            check_path(path, field)
     kind = kind_of(source)
     beside = pack_dir is not None or mtp_dir is not None
     _check_options(kind, quantize, text_only=text_only, external_experts=external_experts, beside=beside)

@@ -22,7 +22,7 @@ from ..sources.gguf import GgufSource
 from ..sources.hf_import import HfSource
 from ..sources.safetensors import header_size
 
-HINT = "convert without --external-experts"
+HINT = "convert without --external-experts; experts of a GGUF can always stay outside"
 
 
 class Candidate(NamedTuple):

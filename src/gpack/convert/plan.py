@@ -272,10 +272,9 @@ class Plan:
             layers[home.layer][home.role] = ExpertMatrix(
                 tensor.name, home.role, tensor.ggml_type, (ne0, ne1, n_expert), self.source.range_of(tensor)
             )
-        order = {roles: roles for roles in ROLE_SETS}
         made = []
         for number, matrices in sorted(layers.items()):
-            roles = next(roles for roles in order if set(roles) == set(matrices))
+            roles = next(roles for roles in ROLE_SETS if set(roles) == set(matrices))
             made.append(ExpertLayer(number, tuple(matrices[role] for role in roles)))
         return made
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from os import cpu_count
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..container.pieces import Computed, Range, read_part
+from ..container.workers import Workers
 from ..errors import FormatError, UnsupportedError
 from ..generated.constants import GgmlType
 from ..quants import dequantize
@@ -92,6 +93,7 @@ class QuantizedSource:
         """
         self._model, self._type = model, ggml_type
         self._encode = encoder(ggml_type)
+        self._workers = Workers(_WORKERS)
         self.tensors: Sequence[ModelTensor] = [
             TurnedTensor(ggml_type, tensor) if self._is_turned(tensor) else tensor for tensor in model.tensors
         ]
@@ -132,9 +134,20 @@ class QuantizedSource:
 
         def make(first: int, count: int) -> bytes:
             stored = np.frombuffer(read_part(inner, first * row_bytes, count * row_bytes), np.uint8)
-            return _by_shares(encode, stored.reshape(count, row_bytes), first)
+            return self._by_shares(encode, stored.reshape(count, row_bytes), first)
 
         return Computed(prod(tensor.dims[1:]), byte_count(self._type, (width,)), make, batch_bytes=_BATCH)
+
+    def _by_shares(self, encode: Callable[[Stored, int], bytes], stored: Stored, first: int) -> bytes:
+        """Rows in another type; several threads, each with rows of its own, so that the result is always the same.
+
+        Args:
+            encode: Turns rows, the number of whose first it is told.
+            first: Number of the first row.
+        """
+        share = -(-len(stored) // self._workers.count)
+        starts = range(0, len(stored), share)
+        return b"".join(self._workers.run([partial(encode, stored[at : at + share], first + at) for at in starts]))
 
     def origin(self, tensor: Any) -> dict[str, Any]:
         """Where a tensor comes from, for a report."""
@@ -197,21 +210,6 @@ def is_matrix(tensor: ModelTensor) -> bool:
     if len(tensor.dims) not in (2, 3) or not prod(tensor.dims):
         return False
     return bool(_NAMES.fullmatch(tensor.name)) and not tensor.name.endswith(_EXACT)
-
-
-def _by_shares(encode: Callable[[Stored, int], bytes], stored: Stored, first: int) -> bytes:
-    """Rows in another type; several threads, each with rows of its own, so that the result is always the same.
-
-    Args:
-        encode: Turns rows, the number of whose first it is told.
-        first: Number of the first row.
-    """
-    share = -(-len(stored) // _WORKERS)
-    starts = range(0, len(stored), share)
-    if len(starts) == 1:
-        return encode(stored, first)
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        return b"".join(pool.map(lambda start: encode(stored[start : start + share], first + start), starts))
 
 
 def _check_values(values: Floats, made: Stored, ggml_type: int, path: Path, name: str, first: int) -> None:

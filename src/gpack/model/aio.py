@@ -6,10 +6,13 @@ system has no such calls, or a sandbox refuses them, `open_queue` gives None and
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import mmap
 import platform
-from typing import Any, Self
+import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +36,9 @@ Numbers = npt.NDArray[np.int64]
 class ReadQueue:
     """A queue of reads that are under way at a time; for one thread at a time.
 
+    An interrupt (Ctrl-C) may end `read` between any two steps. What is under way then goes on writing into the target,
+    so the queue keeps the target, and the next call gets a queue of the kernel that knows nothing of those reads.
+
     Attributes:
         depth: Most reads under way.
     """
@@ -46,10 +52,15 @@ class ReadQueue:
         self.depth = depth
         self._calls = _NUMBERS.get(platform.machine())
         self._context = ctypes.c_ulong(0)
+        self._target: mmap.mmap | None = None  # while reads into it may be under way
         if self._calls is None:
             raise OSError(errno.ENOSYS, "no numbers of system calls for this machine")
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._call(self._calls[0], ctypes.c_long(depth), ctypes.byref(self._context))
+        self._set_up()
+
+    def _set_up(self) -> None:
+        assert self._calls is not None
+        self._call(self._calls[0], ctypes.c_long(self.depth), ctypes.byref(self._context))
 
     def _call(self, number: int, *arguments: Any) -> int:
         answer = int(self._libc.syscall(ctypes.c_long(number), *arguments))
@@ -58,19 +69,22 @@ class ReadQueue:
             raise OSError(fault, errno.errorcode.get(fault, "?"))
         return answer
 
-    def read(self, descriptor: int, offsets: Numbers, lengths: Numbers, addresses: Numbers) -> Numbers:
-        """Reads ranges of a file into memory; returns the bytes of each, or a negative error number.
-
-        Args:
-            addresses: Where to; they stay valid until this returns.
+    def read(self, descriptor: int, offsets: Numbers, lengths: Numbers, target: mmap.mmap, places: Numbers) -> Numbers:
+        """Reads ranges of a file into places of `target`; returns the bytes of each, or a negative error number.
 
         Raises:
-            OSError: The kernel refuses the requests.
+            OSError: The kernel refuses the requests; the queue is of no more use.
         """
+        if self._target is not None:
+            self.close()
+            self._set_up()
+        self._target = target
+        addresses = np.frombuffer(target, np.uint8).ctypes.data + places
         results = np.zeros(len(offsets), np.int64)
         for start in range(0, len(offsets), self.depth):
             part = slice(start, start + self.depth)
             self._wave(descriptor, offsets[part], lengths[part], addresses[part], results[part])
+        self._target = None
         return results
 
     def _wave(self, descriptor: int, offsets: Numbers, lengths: Numbers, addresses: Numbers, results: Numbers) -> None:
@@ -115,16 +129,24 @@ class ReadQueue:
         return done
 
     def close(self) -> None:
-        """Gives the queue back; a second call does nothing."""
-        if self._context.value and self._calls is not None:
-            context, self._context = self._context, ctypes.c_ulong(0)
+        """Gives the queue back, and waits for no read that is under way; a second call does nothing."""
+        if not self._context.value:
+            return
+        if self._target is None:
+            self._destroy(self._context, None)
+        else:
+            # The kernel keeps whoever asks for it until the last read has ended; the target has to live as long.
+            threading.Thread(target=self._destroy, args=(self._context, self._target), daemon=True).start()
+        self._context, self._target = ctypes.c_ulong(0), None
+
+    def _destroy(self, context: ctypes.c_ulong, _target: mmap.mmap | None) -> None:
+        assert self._calls is not None
+        with contextlib.suppress(OSError):  # it is gone already: an interrupt came before `close` could note that
             self._call(self._calls[1], context)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __del__(self) -> None:
+        if getattr(self, "_libc", None) is not None:
+            self.close()
 
 
 def open_queue(depth: int) -> ReadQueue | None:

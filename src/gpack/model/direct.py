@@ -9,8 +9,11 @@ import errno
 import logging
 import mmap
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ..errors import PathError
+from ..errors import ClosedError, PathError
 from ..generated.constants import PAGE
 
 LOG = logging.getLogger("gpack")
@@ -29,7 +32,7 @@ def pages_behind(offset: int) -> int:
 
 
 class RangeFile:
-    """An open file of its own, read at any place by many threads.
+    """An open file of its own, read at any place by many threads; any of them may close it at any time.
 
     Attributes:
         path: For messages.
@@ -47,6 +50,8 @@ class RangeFile:
         self.path = path
         self.size = os.fstat(descriptor).st_size
         self.direct, self.refusal = direct, ""
+        self._lock = threading.Lock()
+        self._users, self._closed = 0, False
         self._descriptor = -1
         if direct:
             try:
@@ -57,6 +62,24 @@ class RangeFile:
                 self._refuse(error)
         if self._descriptor < 0:
             self._descriptor = os.dup(descriptor)
+
+    @contextmanager
+    def use(self) -> Iterator[int]:
+        """The descriptor. It stays open to the end of the block, even where another thread closes the file meanwhile.
+
+        Raises:
+            ClosedError: The file was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the file was closed", code="pack.closed", path=self.path)
+            self._users += 1
+        try:
+            yield self._descriptor
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._close_unused()
 
     def _refuse(self, error: OSError) -> None:
         """Direct reads do not work here: says so once, and why."""
@@ -72,7 +95,12 @@ class RangeFile:
 
         Raises:
             PathError: `io.short_read`: the file was cut since it was opened; `io.read`: the system reports a fault.
+            ClosedError: The file was closed.
         """
+        with self.use() as descriptor:
+            self._read_into(descriptor, target, offset)
+
+    def _read_into(self, descriptor: int, target: memoryview, offset: int) -> None:
         # A whole page may be asked for where the file ends; what must come is what the file had.
         needed = min(len(target), self.size - offset)
         done = 0
@@ -80,13 +108,13 @@ class RangeFile:
             # After a part that is no whole page the next place would not be aligned: the page is read again.
             start = pages_before(done) if self.direct else done
             try:
-                count = os.preadv(self._descriptor, [target[start:]], offset + start)
+                count = os.preadv(descriptor, [target[start:]], offset + start)
             except OSError as error:
                 if not (self.direct and error.errno in _REFUSALS):
                     raise PathError(
                         f"cannot read: {error.strerror}", code="io.read", path=self.path, offset=offset + start
                     ) from error
-                self._reopen(error)
+                self._reopen(descriptor, error)
                 continue
             if start + count <= done:
                 raise PathError(
@@ -96,25 +124,23 @@ class RangeFile:
                 )  # fmt: skip
             done = start + count
 
-    def _reopen(self, error: OSError) -> None:
+    def _reopen(self, descriptor: int, error: OSError) -> None:
         """Turns direct reads off for the open file; other threads see a descriptor of the same number."""
         import fcntl
 
         self._refuse(error)
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-
-    def fileno(self) -> int:
-        """The file descriptor."""
-        return self._descriptor
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
     def check_length(self) -> None:
         """Makes sure that the file was not cut: touching lost pages of a map ends the process.
 
         Raises:
             PathError: `io.short_read`.
+            ClosedError: The file was closed.
         """
-        size = os.fstat(self._descriptor).st_size
+        with self.use() as descriptor:
+            size = os.fstat(descriptor).st_size
         if size < self.size:
             raise PathError(
                 f"the file was cut to {size} bytes while it was in use, it had {self.size}",
@@ -129,16 +155,23 @@ class RangeFile:
         """
         self.check_length()
         start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        try:
-            mapped = mmap.mmap(self._descriptor, offset - start + length, access=mmap.ACCESS_READ, offset=start)
-        except (OSError, ValueError) as error:
-            raise PathError(
-                f"the file cannot be mapped: {error}", code="io.mmap", path=self.path, hint="copy it to a local disk"
-            ) from error
+        with self.use() as descriptor:
+            try:
+                mapped = mmap.mmap(descriptor, offset - start + length, access=mmap.ACCESS_READ, offset=start)
+            except (OSError, ValueError) as error:
+                raise PathError(
+                    f"the file cannot be mapped: {error}", code="io.mmap", path=self.path,
+                    hint="copy it to a local disk",
+                ) from error  # fmt: skip
         return memoryview(mapped)[offset - start :]
 
     def close(self) -> None:
-        """Closes the file; a second call does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        """Closes the file, and waits for nobody: a read that is under way ends first. A second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._closed and not self._users and self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

@@ -22,7 +22,7 @@ from ..pack import open as open_pack
 from ..tensor import Tensor
 from .direct import RangeFile, pages_before, pages_behind
 from .expert_layout import Layer, Matrix, find_layers
-from .located import Located, locate_in_pack
+from .located import Located, is_number, locate_in_pack
 from .numa import Interleaver
 
 LOG = logging.getLogger("gpack")
@@ -76,7 +76,7 @@ class FileExpertSource:
         self._maps: list[memoryview] = []
         self._lock = threading.Lock()
         self._cache: OrderedDict[tuple[int, int], tuple[Expert, int]] = OrderedDict()
-        self._loading: dict[tuple[int, int], threading.Event] = {}
+        self._turns: dict[tuple[int, int], threading.Lock] = {}
         self._interleave = interleave
         self.counts = CacheCounts()
         self.io = io
@@ -146,8 +146,7 @@ class FileExpertSource:
         """
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
-        if budget_bytes is not None and not (_is_number(budget_bytes) and budget_bytes >= 0):
-            raise UsageError(f"the budget is {budget_bytes!r}, no number of bytes", code="usage", field="budget_bytes")
+        check_budget(budget_bytes, "budget_bytes")
         for field, value in (("mmap", mmap), ("interleave", interleave)):
             if value is not None and not isinstance(value, bool | Interleaver):
                 raise UsageError(f"{field} is {value!r}, neither true nor false", code="usage", field=field)
@@ -174,7 +173,7 @@ class FileExpertSource:
         if self._closed:
             raise ClosedError("the source of experts was closed", code="pack.closed", path=self._path)
         for field, value in (("layer", layer), ("expert", expert)):
-            if not _is_number(value):
+            if not is_number(value):
                 raise UsageError(f"{field} is {value!r}, no number", code="usage", field=field)
         layer, expert = int(layer), int(expert)
         found = self.layers.get(layer)
@@ -194,57 +193,55 @@ class FileExpertSource:
             LOG.warning("%s: reading experts instead", error)
 
     def _mapped(self, layer: Layer, expert: int) -> Expert:
+        maps = self._maps
         for number in {matrix.file for run in layer.runs for matrix in run.matrices}:
             self._files[number].check_length()
         slices = {}
         for run in layer.runs:
             for matrix in run.matrices:
                 start = matrix.offset + expert * matrix.stride
-                slices[matrix.role] = _array(matrix, self._maps[matrix.file][start : start + matrix.length])
+                slices[matrix.role] = _array(matrix, maps[matrix.file][start : start + matrix.length])
         return _expert(slices)
 
     # ------------------------------------------------------------ read and kept
 
     def _cached(self, key: tuple[int, int], layer: Layer) -> Expert:
-        while True:
-            with self._lock:
-                held = self._cache.get(key)
-                if held is not None:
-                    self._cache.move_to_end(key)
-                    self.counts.hits += 1
-                    return held[0]
-                other = self._loading.get(key)
-                if other is None:
-                    self._loading[key] = threading.Event()
-                    self.counts.misses += 1
-                    break
-            other.wait()  # another thread reads it
-            if not self._fits(layer):
-                # It is not kept, so there is nothing more to wait for.
-                with self._lock:
-                    self.counts.misses += 1
-                return self._read(layer, key[1])[0]
-        try:
-            made, size = self._read(layer, key[1])
-            self._keep(key, made, size)
-            return made
-        finally:
-            with self._lock:
-                self._loading.pop(key).set()
+        if (held := self._held(key)) is not None:
+            return held
+        if layer.expert_bytes > self.budget_bytes:
+            return self._fetch(key, layer)  # it is not kept, so there is nothing to wait for
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        # One thread reads it, others wait for what that one keeps. An interrupt gives the lock back, too.
+        with turn:
+            held = self._held(key)
+            return self._fetch(key, layer) if held is None else held
 
-    def _fits(self, layer: Layer) -> bool:
-        return layer.expert_bytes <= self.budget_bytes
+    def _held(self, key: tuple[int, int]) -> Expert | None:
+        with self._lock:
+            held = self._cache.get(key)
+            if held is None:
+                return None
+            self._cache.move_to_end(key)
+            self.counts.hits += 1
+            return held[0]
+
+    def _fetch(self, key: tuple[int, int], layer: Layer) -> Expert:
+        with self._lock:
+            self.counts.misses += 1
+        made, size = self._read(layer, key[1])
+        with self._lock:
+            if size <= self.budget_bytes and not self._closed:
+                self._keep(key, made, size)
+        return made
 
     def _keep(self, key: tuple[int, int], made: Expert, size: int) -> None:
-        with self._lock:
-            if size > self.budget_bytes:
-                return
-            while self.counts.cached_bytes + size > self.budget_bytes:
-                _, (_, freed) = self._cache.popitem(last=False)
-                self.counts.cached_bytes -= freed
-                self.counts.evictions += 1
-            self._cache[key] = made, size
-            self.counts.cached_bytes += size
+        while self._cache and self.counts.cached_bytes + size > self.budget_bytes:
+            _, (_, freed) = self._cache.popitem(last=False)
+            self.counts.cached_bytes -= freed
+            self.counts.evictions += 1
+        self.counts.cached_bytes += size
+        self._cache[key] = made, size
 
     def _read(self, layer: Layer, expert: int) -> tuple[Expert, int]:
         """An expert in buffers of its own, and how many bytes those take."""
@@ -283,13 +280,14 @@ class FileExpertSource:
         return memoryview(buffer)[:length]
 
     def close(self) -> None:
-        """Closes the files; arrays that were given out stay valid."""
+        """Closes the files, and waits for no read that is under way; arrays that were given out stay valid."""
         self._closed = True
         for file in self._files:
             file.close()
         with self._lock:
             self._cache.clear()
-            self._maps.clear()
+            self.counts.cached_bytes = 0
+        self._maps = []
 
     def __enter__(self) -> Self:
         return self
@@ -298,9 +296,14 @@ class FileExpertSource:
         self.close()
 
 
-def _is_number(value: object) -> bool:
-    """Whether a value is an integer, one of numpy's too."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def check_budget(budget: object, field: str) -> None:
+    """Makes sure that a budget is a number of bytes, or None.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if budget is not None and not is_number(budget, least=0):
+        raise UsageError(f"the budget is {budget!r}, no number of bytes", code="usage", field=field)
 
 
 def check_mmap_variable() -> bool:

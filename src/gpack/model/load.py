@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from ..container.structure import check_path
 from ..errors import ClosedError, GpackError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
 from ..sections.homes import PLE
+from ..sections.verify import check_tables
 from ..sources.model import IMPORT_EXTENSION, ModelSource
 from ..sources.open import open_gguf
-from .experts import IO_MODES, FileExpertSource, check_mmap_variable
+from .experts import IO_MODES, FileExpertSource, check_budget, check_mmap_variable
 from .located import Located, locate_in_pack, locate_in_source, routed
-from .ple import PleIo, PleTable
+from .ple import PleIo, PleTable, ple_mode
 from .tensors import TensorMap
 
 if TYPE_CHECKING:
@@ -101,7 +103,8 @@ class GuildModel:
         """Loads a model: the pack, or where it is unreadable or invalid, and a GGUF is configured, the GGUF.
 
         Then one warning is logged, with the reason. The digests of all sections but those of weights and raw files are
-        checked, so are all places of tensors, and shards of external experts are opened: what cannot be used shows now.
+        checked, so are the rules of all tables, of metadata, tokenizer and manifest, and shards of external experts are
+        opened: what cannot be used shows now.
 
         Args:
             paths: Where the model is, or the path of the pack alone.
@@ -119,20 +122,23 @@ class GuildModel:
             check_mmap_variable()  # a wrong one is no fault of the pack's
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
-        if not isinstance(paths, ModelPaths | str | os.PathLike):
-            raise UsageError(f"{type(paths).__name__} is no path", code="usage", field="paths")
+        check_budget(expert_budget_bytes, "expert_budget_bytes")
+        mode = ple_mode(ple_io)
         where = paths if isinstance(paths, ModelPaths) else ModelPaths(gpack_path=paths)
+        for field, value in vars(where).items():
+            if value is not None:
+                check_path(value, field)
         if where.gpack_path is None:
             if where.primary_model_path is None:
                 raise UsageError("neither a pack nor a GGUF is configured", code="usage")
-            return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, ple_io)
+            return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
         try:
-            return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, ple_io)
+            return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, mode)
         except GpackError as error:
             if where.primary_model_path is None:
                 raise
             LOG.warning("%s; loading %s instead", error, os.fspath(where.primary_model_path))
-            made = cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, ple_io)
+            made = cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
             made.fallback = error
             return made
 
@@ -146,9 +152,8 @@ class GuildModel:
             )
             if not verify:  # else all digests are known to be right
                 pack.container.check_sections(_TABLES)
+            check_tables(pack.container)
             located = locate_in_pack(pack)
-            if pack.container.find(SectionKind.TOKENIZER_BIN) is not None:
-                _ = pack.tokenizer_table
             made = cls(path, pack, stack)
             made._attach(located, io, budget, ple_io)
             made._resources = stack.pop_all()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..container.pieces import Copy, Range, Strided
 from ..generated.constants import ExpertRole, TensorFlags
 from ..pack import Pack, Place
@@ -50,7 +52,7 @@ def locate_in_pack(pack: Pack, *, experts_only: bool = False) -> dict[str, Locat
         name = pack.tensors.text(row, "name")
         planes = bool(row.flags & TensorFlags.CODE_PLANES)
         found[name] = Located(
-            name, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place(name), code_planes=planes
+            name, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place_of(name, row), code_planes=planes
         )
     return found
 
@@ -84,3 +86,10 @@ def _place(held: Range, runs: int) -> Place | None:
 def routed(located: Mapping[str, Located]) -> list[Located]:
     """The routed experts among them, a draft layer's too."""
     return [tensor for tensor in located.values() if tensor.role != ExpertRole.NONE]
+
+
+def is_number(value: object, *, least: int | None = None) -> bool:
+    """Whether an argument is an integer, one of numpy's too, and not less than `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return least is None or int(value) >= least

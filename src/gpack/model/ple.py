@@ -7,15 +7,16 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..container.structure import open_file
+from ..container.workers import Workers
 from ..errors import BoundsError, ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import PAGE, GgmlType, SectionKind
 from ..pack import Pack
@@ -24,7 +25,7 @@ from ..quants import dequantize
 from ..sections.homes import PLE
 from .aio import ReadQueue, open_queue
 from .direct import RangeFile
-from .located import Located
+from .located import Located, is_number
 from .row_cache import RowCache
 
 LOG = logging.getLogger("gpack")
@@ -34,6 +35,7 @@ Numbers = npt.NDArray[np.int64]
 CACHE_BYTES = 64 << 20
 READS_IN_FLIGHT = 64
 _BATCH_PAGES = 4096  # pages that one round of reads may take: 16 MiB
+_LEAST = {"cache_bytes": 0, "reads_in_flight": 1}  # of arguments; what a place may be depends on the file
 _RUN_PAGES = 32  # pages next to each other that one read takes at most
 
 
@@ -44,7 +46,7 @@ class PleIo(Enum):
     Mmap = "mmap"  # the mapped file, and the system's page cache
 
 
-def _mode(io: PleIo | str) -> PleIo:
+def ple_mode(io: PleIo | str) -> PleIo:
     """The mode, also by its name.
 
     Raises:
@@ -102,14 +104,21 @@ class PleTable:
         reads_in_flight: int,
     ) -> None:
         """`open_gpack` and `open_raw` are the ways to make one."""
-        self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, _mode(io)
+        self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, ple_mode(io)
         self._closed = False
+        numbers = {
+            "offset": offset, "ggml_type": ggml_type, "ne0": ne0, "ne1": ne1, "cache_bytes": cache_bytes,
+            "reads_in_flight": reads_in_flight,
+        }  # fmt: skip
+        for field, value in numbers.items():
+            if not is_number(value, least=_LEAST.get(field)):
+                raise UsageError(f"{field} is {value!r}", code="usage", path=path, field=field)
         self.row_bytes = _row_bytes(ggml_type, ne0)
         self._offset, self._path = offset, path
         self._lock = threading.Lock()
         self._reads = self._read_bytes = 0
         self._view: Rows | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Workers(reads_in_flight)
         self._queue: ReadQueue | None = None
         self._asked_queue = False
         self._arena: mmap.mmap | None = None
@@ -127,7 +136,7 @@ class PleTable:
         except BaseException:
             self._file.close()
             raise
-        self._in_flight = max(reads_in_flight, 1)
+        self._in_flight = reads_in_flight
         self._cache = RowCache(self.row_bytes, cache_bytes if self._view is None else 0)
 
     @classmethod
@@ -187,7 +196,7 @@ class PleTable:
                 "there is no table of per-layer embeddings", code="ple.missing", path=pack.container.path
             )
         row = pack.info(PLE)
-        table = Located(PLE, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place(PLE))
+        table = Located(PLE, row.ggml_type, row.dims[: row.n_dims], row.role, pack.place_of(PLE, row))
         return cls.open_located(table, io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight)
 
     @classmethod
@@ -219,30 +228,47 @@ class PleTable:
 
         Raises:
             BoundsError: `ple.row`: there is no such row.
+            UsageError: `ids` are no integers.
+            ClosedError: The table was closed.
             PathError: The file was cut, or the disk failed.
         """
-        if self._closed:
-            raise ClosedError("the table was closed", code="pack.closed", path=self._path)
-        given = np.asarray(ids)
-        if given.size and given.dtype.kind not in "iu":
-            raise UsageError(f"rows are asked for by integers, not {given.dtype}", code="usage", path=self._path)
-        asked = given.astype(np.int64)
+        self._check_open()
+        asked = self._numbers(ids)
         if asked.size and not (asked.min() >= 0 and asked.max() < self.ne1):
             wrong = asked[(asked < 0) | (asked >= self.ne1)].flat[0]
             raise BoundsError(f"there is no row {wrong}, the table has {self.ne1}", code="ple.row", path=self._path)
-        if self._view is not None:
+        view = self._view
+        if view is not None:
             self._file.check_length()
-            mapped: Rows = self._view[asked]
+            mapped: Rows = view[asked]
             return mapped
         single, back = np.unique(asked.ravel(), return_inverse=True)
         out = np.empty((len(single), self.row_bytes), np.uint8)
-        with self._lock:
-            missing = self._cache.look_up(single, out)
-            if len(missing):
-                self._fetch(single[missing], out, missing)
-                self._cache.insert(single[missing], out[missing])
+        try:
+            with self._lock:
+                self._check_open()
+                missing = self._cache.look_up(single, out)
+                if len(missing):
+                    self._fetch(single[missing], out, missing)
+                    self._cache.insert(single[missing], out[missing])
+        finally:
+            if self._closed:
+                self.close()  # once more: this thread may have put something back
         gathered: Rows = out[back].reshape(*asked.shape, self.row_bytes)
         return gathered
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the table was closed", code="pack.closed", path=self._path)
+
+    def _numbers(self, ids: Ids) -> Numbers:
+        try:
+            given = np.asarray(ids)
+        except (ValueError, TypeError) as error:  # lists of different lengths
+            raise UsageError(f"rows are asked for by integers: {error}", code="usage", path=self._path) from error
+        if given.size and given.dtype.kind not in "iu":
+            raise UsageError(f"rows are asked for by integers, not {given.dtype}", code="usage", path=self._path)
+        return given.astype(np.int64)
 
     def values(self, ids: Ids) -> npt.NDArray[np.float32]:
         """float32 [..., ne0]: the values of rows.
@@ -292,77 +318,72 @@ class PleTable:
             part = slice(at, at + count)
             pages = np.unique(np.concatenate([first[part] + step for step in range(int(spans[part].max()))]))
             pages = pages[pages <= last[part].max()]
-            arena = self._read_pages(pages)
+            octets = self._read_pages(pages)
             begin = np.searchsorted(pages, first[part]) * PAGE + starts[part] % PAGE
-            out[places[part]] = arena[begin[:, None] + np.arange(self.row_bytes)]
+            out[places[part]] = octets[begin[:, None] + np.arange(self.row_bytes)]
             at += count
         self.fallback = self._file.refusal or self.fallback
 
     def _read_pages(self, pages: npt.NDArray[np.int64]) -> Rows:
         """The pages of these numbers, one after the other; those next to each other with one read."""
         size = len(pages) * PAGE
-        if self._arena is None or len(self._arena) < size:
-            self._arena = mmap.mmap(-1, max(size, _BATCH_PAGES * PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Nobody else's meanwhile: what an error or an interrupt leaves under way goes on writing into it.
+        arena, self._arena = self._arena, None
+        if arena is None or len(arena) < size:
+            arena = mmap.mmap(-1, max(size, _BATCH_PAGES * PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         places = np.arange(len(pages))
         # A read begins where a page does not follow the one before, and after so many pages.
         begins = np.flatnonzero(np.diff(pages, prepend=pages[0] - 2) != 1)
         behind = places - np.repeat(begins, np.diff(begins, append=len(pages)))
         starts = np.flatnonzero(behind % _RUN_PAGES == 0)
         ends = np.append(starts[1:], len(pages))
-        self._read_runs(pages[starts] * PAGE, starts * PAGE, (ends - starts) * PAGE)
+        self._read_runs(arena, pages[starts] * PAGE, starts * PAGE, (ends - starts) * PAGE)
         self._reads += len(starts)
         self._read_bytes += size
-        return np.frombuffer(self._arena, np.uint8, size)
+        self._arena = arena
+        return np.frombuffer(arena, np.uint8, size)
 
-    def _read_runs(self, offsets: Numbers, places: Numbers, lengths: Numbers) -> None:
+    def _read_runs(self, arena: mmap.mmap, offsets: Numbers, places: Numbers, lengths: Numbers) -> None:
         """Reads ranges of the file into places of the arena, several at a time."""
-        assert self._arena is not None
         left = np.arange(len(offsets))
         if self._file.direct and len(offsets) > 1 and (queue := self._open_queue()):
-            base = np.frombuffer(self._arena, np.uint8).ctypes.data
-            try:
-                found = queue.read(self._file.fileno(), offsets, lengths, base + places)
-                needed = np.minimum(lengths, self._file.size - offsets)
-                # What failed is read once more, alone, which tells why.
-                left = np.flatnonzero(found < needed)
-            except OSError as error:
-                LOG.debug("%s: reads are not queued: %s", self._path, error)
+            with self._file.use() as descriptor:
+                try:
+                    found = queue.read(descriptor, offsets, lengths, arena, places)
+                    needed = np.minimum(lengths, self._file.size - offsets)
+                    # What failed is read once more, alone, which tells why.
+                    left = np.flatnonzero(found < needed)
+                except OSError as error:
+                    LOG.debug("%s: reads are no longer queued: %s", self._path, error)
+                    self._queue = None
         if len(left):
-            self._read_threaded(offsets[left].tolist(), places[left].tolist(), lengths[left].tolist())
+            self._read_threaded(
+                memoryview(arena), offsets[left].tolist(), places[left].tolist(), lengths[left].tolist()
+            )
 
     def _open_queue(self) -> ReadQueue | None:
         if not self._asked_queue:
             self._asked_queue, self._queue = True, open_queue(self._in_flight)
         return self._queue
 
-    def _read_threaded(self, offsets: list[int], places: list[int], lengths: list[int]) -> None:
-        arena = memoryview(self._arena)  # type: ignore[arg-type]
-
+    def _read_threaded(self, arena: memoryview, offsets: list[int], places: list[int], lengths: list[int]) -> None:
         def read(share: int, shares: int) -> None:
             for index in range(share, len(offsets), shares):
                 place = places[index]
                 self._file.read_into(arena[place : place + lengths[index]], offsets[index])
 
         shares = min(self._in_flight, len(offsets))
-        if shares == 1:
-            read(0, 1)
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="gpack-ple")
-        for done in [self._threads.submit(read, share, shares) for share in range(shares)]:
-            done.result()
+        self._threads.run([partial(read, share, shares) for share in range(shares)])
 
     def close(self) -> None:
-        """Closes the file; arrays that were given out stay valid."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
-        if self._queue is not None:
-            self._queue.close()
-            self._queue = None
-        self._view = self._arena = None
+        """Closes the file; arrays that were given out stay valid.
+
+        It waits for no read that is under way: who reads holds what the read needs, and it goes with the last holder.
+        """
         self._closed = True
         self._file.close()
+        self._view = self._arena = self._queue = None
+        self._threads = Workers(self._in_flight)  # which has started none
 
     def __enter__(self) -> Self:
         return self

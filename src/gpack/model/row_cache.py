@@ -68,9 +68,11 @@ class RowCache:
             chosen = left[first]
             ways = self._used[sets[chosen]].argmin(axis=1)
             self._clock += 1
+            # A tag stands only while its row does, wherever an interrupt ends this.
+            self._tags[sets[chosen], ways] = _EMPTY
+            self._rows[sets[chosen], ways] = rows[chosen]
             self._tags[sets[chosen], ways] = ids[chosen]
             self._used[sets[chosen], ways] = self._clock
-            self._rows[sets[chosen], ways] = rows[chosen]
             left = np.delete(left, first)
 
     def _sets_of(self, ids: Ids) -> Ids:

@@ -75,8 +75,8 @@ class CompositeSource:
     @property
     def tensors(self) -> list[TensorInfo | AddedTensor]:
         """The GGUF's tensors in their order, replaced where something else is said of them; then those added."""
-        own: list[TensorInfo | AddedTensor] = [self._replaced.get(t.name, t) for t in self.base.tensors]
-        return own + [t for name, t in self._replaced.items() if name not in {o.name for o in self.base.tensors}]
+        named: dict[str, TensorInfo | AddedTensor] = {tensor.name: tensor for tensor in self.base.tensors}
+        return list((named | self._replaced).values())
 
     @property
     def files(self) -> Sequence[SourceFile]:

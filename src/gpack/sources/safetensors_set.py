@@ -173,7 +173,7 @@ def _collect(
     absent = [] if mapped is None else sorted(set(mapped) - set(found))
     if absent:
         raise FormatError(
-            f"the shards lack {len(absent)} tensors that the index names: {_names(absent)}",
+            f"the index names what no shard holds: {_names(absent)}",
             code="safetensors.index", path=files[0].path, field="weight_map",
         )  # fmt: skip
     if not found:
