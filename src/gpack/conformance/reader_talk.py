@@ -30,15 +30,18 @@ from .sandbox import Sandbox
 _SLOWEST_HASH = 64 << 20  # bytes per second
 
 
-def introduce(command: Sequence[str], options: ReaderOptions) -> Start:
+def introduce(command: Sequence[str], options: ReaderOptions, stop: Event) -> Start:
     """Who the reader is: its first line; of a reader that is started for each file only what the caller says.
+
+    Args:
+        stop: Set from elsewhere, it ends all waiting.
 
     Raises:
         PathError: It cannot be started, or gives no first line (`conformance.command`).
     """
     if options.per_file:
         return Start(program_name(command), "", "", options.level or LEVELS[0], options.depth)
-    with Sandbox() as sandbox, Talk(command, options, sandbox) as talk:
+    with Sandbox() as sandbox, Talk(command, options, sandbox, stop) as talk:
         start = talk.start
         talk.stop()
     wanted = options.level or start.level
@@ -54,9 +57,7 @@ def patience(limits: Limits, path: Path) -> float:
 class Talk:
     """A reader that was started, and its first line."""
 
-    def __init__(
-        self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox, stop: Event | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox, stop: Event) -> None:
         self.limits = options.limits
         self.child = sandbox.start(command, options.limits, stop)
         self._seq = 0
@@ -117,7 +118,7 @@ def _did_not_start(command: Sequence[str], error: Exception, stderr: str) -> Pat
 
 
 def ask_once(
-    command: Sequence[str], path: Path, limits: Limits, sandbox: Sandbox, stop: Event | None, result: Result
+    command: Sequence[str], path: Path, limits: Limits, sandbox: Sandbox, stop: Event, result: Result
 ) -> Answer:
     """Starts a program for one file; what is noticed of it goes into the result.
 

@@ -63,16 +63,11 @@ class Sandbox:
         Raises:
             PathError: Something cannot be removed.
         """
-        try:
-            removed = remove(self.root)
-        except BaseException:  # the user interrupts
-            remove(self.root)
-            raise
-        if not removed:
+        if not remove(self.root):
             raise PathError("the temporary folder cannot be removed", code="io.write", path=self.root)
 
-    def start(self, command: Sequence[str], limits: Limits, stop: Event | None = None) -> Child:
-        """Starts a program in the working folder; `stop`, set from another thread, ends all waiting for it.
+    def start(self, command: Sequence[str], limits: Limits, stop: Event) -> Child:
+        """Starts a program in the working folder; `stop`, set from elsewhere, ends all waiting for it.
 
         Raises:
             PathError: It cannot be started.
