@@ -66,9 +66,18 @@ def test_the_example_writer_says_what_it_cannot_do(capsys: Output) -> None:
     assert "shows nothing" not in told
 
 
-def test_a_run_that_skipped_everything_says_so(capsys: Output) -> None:
-    assert main(["writer", "--timeout", "60", "--only", "model/plain", "--", *WRITER]) == 0
-    assert "note: everything was skipped, so this run shows nothing\n" in capsys.readouterr().out
+def test_a_run_that_skipped_everything_fails(capsys: Output) -> None:
+    """In continuous integration it would be a check that cannot fail."""
+    assert main(["writer", "--timeout", "60", "--only", "model/plain", "--", *WRITER]) == 1
+    told = capsys.readouterr().out
+    assert "FAIL the run: everything was skipped, so it shows nothing\n" in told
+    assert "FAILED: 1 skip" in told
+
+
+def test_a_run_of_nothing_fails(capsys: Output) -> None:
+    """The pattern matches, but nothing of that is of the level."""
+    assert main(["reader", *SLOW, "--level", "structure", "--only", "invalid/section.sha256", "--", *READER]) == 1
+    assert "FAIL the run: nothing was asked, so it shows nothing\n" in capsys.readouterr().out
 
 
 def test_the_broken_writer_gets_the_report_that_the_guide_shows(capsys: Output) -> None:

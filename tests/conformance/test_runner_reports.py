@@ -125,9 +125,17 @@ def test_junit() -> None:
     found = {f"{case.attrib['classname']}/{case.attrib['name']}": [child.tag for child in case] for case in suite}
     assert found == {
         "a/ok": [], "a/bad": ["failure"], "a/skip": ["skipped"], "a/known": ["skipped"], "a/mild": ["skipped"],
-        "known-failures/gone": ["failure"],
+        "run/gone": ["failure"],
     }  # fmt: skip
     assert suite[1][0].attrib["message"] == "crash: because"
+
+
+def test_what_shows_nothing_fails_in_every_report() -> None:
+    run = made("one", a="skip", b="skip")
+    suite = ET.fromstring(junit(run))
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("3", "1", "2")
+    assert suite[2][0].attrib["message"] == "everything was skipped, so it shows nothing"
+    assert "<code>the run</code>: everything was skipped, so it shows nothing" in html_report([run])
 
 
 def test_junit_of_hostile_text() -> None:

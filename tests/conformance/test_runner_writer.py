@@ -47,7 +47,8 @@ def written(recipe: WriterRecipe, folder: Path) -> Path:
 def attempt(mode: str, good: Path, *, timeout: float = 60.0, recipe: WriterRecipe = SMALL, **options: Any) -> Result:
     command = [sys.executable, PROGRAM, mode, str(good)]
     made = run_writer(command, [recipe], WriterOptions(limits=Limits(timeout=timeout), **options), broken_rules)
-    assert made.ok == (made.results[0].outcome in ("pass", "skip"))
+    assert made.ok == (made.results[0].outcome == "pass")
+    assert made.results[0].fails == (made.results[0].outcome not in ("pass", "skip"))
     return made.results[0]
 
 

@@ -178,14 +178,12 @@ def _shown(differences: list[str]) -> list[str]:
 def _summary(run: Run) -> list[str]:
     subject = run.subject
     lines = [f"note: {note}" for note in run.notes]
-    if run.results and all(result.outcome == "skip" for result in run.results):
-        lines.append("note: everything was skipped, so this run shows nothing")
     for result in run.results:
         if result.known == "fixed":
             lines.append(f"FAIL {result.id}: passes, but the list of known failures names it: remove the entry")
         elif result.known == "changed":
             lines.append(f"FAIL {result.id}: {result.outcome}: {result.message}; the list says that it fails otherwise")
-    lines += [f"FAIL {entry}: the list of known failures names what does not exist" for entry in run.stale]
+    lines += [f"FAIL {what}: {complaint}" for what, complaint in run.complaints]
     about = ", ".join(filter(None, [subject.language, subject.version, f"level {subject.level}"]))
     told = ", ".join(f"{number} {outcome}" for outcome, number in run.counts.items()) or "nothing was run"
     known = sum(result.known == "known" for result in run.results)

@@ -87,7 +87,7 @@ def html_report(runs: Sequence[Run], *, title: str = "GPACK conformance") -> str
 def _card(run: Run) -> str:
     subject, total = run.subject, max(len(run.results), 1)
     passed = sum(result.outcome == "pass" for result in run.results)
-    failed = sum(result.fails for result in run.results) + len(run.stale)
+    failed = sum(result.fails for result in run.results) + len(run.complaints)
     skipped = sum(result.outcome == "skip" and not result.fails for result in run.results)
     widths = {"g": passed, "s": skipped, "k": len(run.results) - passed - skipped - failed, "f": failed}
     bar = "".join(f'<i class="{name}" style="width:{100 * n / total:.2f}%"></i>' for name, n in widths.items() if n > 0)
@@ -165,14 +165,14 @@ def _anchor(column: int, result: Result) -> str:
 def _failures(runs: Sequence[Run]) -> Iterable[str]:
     for column, run in enumerate(runs):
         told = [result for result in run.results if result.outcome != "pass" or result.fails]
-        if not (told or run.notes or run.stale):
+        if not (told or run.notes or run.complaints):
             continue
         yield f"<h2>{escape(run.subject.name)}</h2><p><code>{escape(' '.join(run.subject.command))}</code></p>"
         yield from (f"<p>note: {escape(note)}</p>" for note in run.notes)
         yield from (
-            f'<p><span class="verdict bad" style="float:none">stale</span> the list of known failures names '
-            f"<code>{escape(entry)}</code>, which does not exist</p>"
-            for entry in run.stale
+            f'<p><span class="verdict bad" style="float:none">fails</span> <code>{escape(what)}</code>: '
+            f"{escape(complaint)}</p>"
+            for what, complaint in run.complaints
         )
         for result in told:
             yield _details(column, result)
