@@ -61,6 +61,15 @@ def test_the_matrix() -> None:
     ]  # fmt: skip
 
 
+def test_a_page_says_what_was_given_and_what_was_not() -> None:
+    text = html_report([made("one", a="pass", b="pass"), made("two", b="pass")])
+    assert "<p>2 vectors, 2 programs.</p>" in text
+    assert "<dt>empty</dt><dd>not asked" in text
+    whole = html_report([made("one", a="pass")])
+    assert "<p>1 vector, 1 program.</p>" in whole
+    assert "<dt>empty</dt>" not in whole
+
+
 def test_links_lead_to_what_happened() -> None:
     page = Page(html_report([made("one", a="crash", b="skip")]))
     targets = {attributes["id"] for tag, attributes in page.tags if tag == "details"}
