@@ -158,7 +158,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 def test_gpack_passes_its_own_examination() -> None:
     """All vectors that are not large, in one process; the classes are right too."""
     found = [vector for vector in vectors.load() if not vector.large]
-    options = ReaderOptions(limits=LIMITS, jobs=2)
+    options = ReaderOptions(limits=LIMITS, jobs=2, strict_class=True)
     made = run_reader([sys.executable, "-m", "gpack.conformance.reference", "reader"], found, options, dump)
     assert [
         (result.id, result.message, result.differences) for result in made.results if result.outcome != "pass"
