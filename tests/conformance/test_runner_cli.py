@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpack.conformance import vectors
+from gpack.conformance import cli_run, vectors
 from gpack.conformance.cli import main
 from gpack.conformance.outcomes import OUTCOMES
 from gpack.conformance.writer_set import writer_recipes
@@ -146,6 +146,18 @@ def test_known_failures(tmp_path: Path, capsys: Output) -> None:
     assert "the list says that it fails otherwise" in out
     assert "FAIL container/private/one: passes, but the list of known failures names it" in out
     assert "FAIL other: the list of known failures names what does not exist" in out
+
+
+def test_a_list_of_known_failures_can_be_had_whole(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_run, "_LISTED", 1)
+    broken = [sys.executable, str(EXAMPLES / "broken_writer.py")]
+    run = ["writer", "--timeout", "60", "--only", "container/private/*"]
+    assert main([*run, "--", *broken]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["  container/private/empty meaning", "  and 1 more: -v lists them all"]
+    assert main([*run, "-v", "--", *broken]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["  container/private/empty meaning", "  container/private/page-aligned rules"]
 
 
 def test_lists(capsys: Output) -> None:

@@ -150,7 +150,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser], kind: str, text: str
     run.add_argument("--junit", metavar="FILE", help="the results as JUnit XML")
     run.add_argument("--html", metavar="FILE", help="the results as a page")
     run.add_argument("--name", help="what the program is called in reports")
-    run.add_argument("-v", "--verbose", action="store_true", help="a line for what passes, too")
+    run.add_argument("-v", "--verbose", action="store_true", help="tell what passes, too, and list all that fails")
     if kind == "reader":
         run.add_argument("--level", choices=LEVELS, help="the highest level to ask about (what the reader says)")
         run.add_argument("--per-file", action="store_true", help="COMMAND is started for each file, with its path")

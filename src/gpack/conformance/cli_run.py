@@ -26,6 +26,7 @@ from .writer_run import WriterOptions, given, run_writer
 from .writer_set import writer_recipes
 
 _SHOWN, _SHOWN_PER_RULE = 8, 2  # differences of a result that the text shows
+_LISTED = 20  # failures that it lists behind them
 
 
 def reader(args: argparse.Namespace) -> int:
@@ -90,7 +91,7 @@ def _run(
     if quiet:
         print(dump_json(run.to_dict()), end="")
     else:
-        print("\n".join(_summary(run)))
+        print("\n".join(_summary(run, listed=len(run.results) if args.verbose else _LISTED)))
     for path, text in (
         (args.json, dump_json(run.to_dict())),
         (args.junit, junit(run)),
@@ -175,7 +176,7 @@ def _shown(differences: list[str]) -> list[str]:
     return shown[:_SHOWN]
 
 
-def _summary(run: Run) -> list[str]:
+def _summary(run: Run, *, listed: int) -> list[str]:
     subject = run.subject
     lines = [f"note: {note}" for note in run.notes]
     for result in run.results:
@@ -193,7 +194,7 @@ def _summary(run: Run) -> list[str]:
     new = [result for result in run.results if result.fails and not result.known]
     if new:
         lines.append("A list of known failures with these:")
-        lines += [f"  {list_entry(result.id, result.outcome)}" for result in new[:20]]
-        if len(new) > 20:
-            lines.append(f"  and {len(new) - 20} more")
+        lines += [f"  {list_entry(result.id, result.outcome)}" for result in new[:listed]]
+        if len(new) > listed:
+            lines.append(f"  and {len(new) - listed} more: -v lists them all")
     return [printable(line) for line in lines]
