@@ -130,6 +130,7 @@ def test_a_good_file_passes(tmp_path: Path, temporary: Path) -> None:
         ("leave", "leftovers", "OUTPUT.tmp was added"),
         ("refuse", "refused", "not this one"),
         ("skip", "skip", "some day"),
+        ("raise", "crash", "exit status 1 and no reason"),
         ("exit-9", "crash", "exit status 9"),
         ("signal", "crash", "SIGKILL"),
         ("input", "pass", ""),

@@ -154,13 +154,13 @@ class _Writer:
                 result.stderr = child.stderr_tail if status != EXIT_WRITTEN else ""
         if status == EXIT_WRITTEN:
             return True
-        words = said.decode("utf-8", "backslashreplace").strip()[:_SAID] or child.stderr_tail[-_SAID:]
+        words = said.decode("utf-8", "backslashreplace").strip()[:_SAID]
         if status == EXIT_SKIP:
             result.outcome, result.message = "skip", words
-        elif status == EXIT_REFUSED:
-            result.outcome, result.message = "refused", words or "it gave no reason"
-        else:
-            raise ended_badly(status)
+        elif status == EXIT_REFUSED and words:
+            result.outcome, result.message = "refused", words
+        else:  # an interpreter's status after an error that nobody caught is 1 too
+            raise ended_badly(status, " and no reason on its standard output" if status == EXIT_REFUSED else "")
         return False
 
     def _judge(self, recipe: WriterRecipe, sandbox: Sandbox, output: Path, result: Result) -> None:
