@@ -99,6 +99,15 @@ def test_programs_for_one_file_that_misbehave(tmp_path: Path, monkeypatch: pytes
     assert [result.outcome for result in made.results] == ["timeout", "output", "protocol", "protocol", "pass"]
 
 
+def test_a_rejection_without_a_word_is_a_crash(tmp_path: Path) -> None:
+    """Interpreters end with 1 after an error that nobody caught; what they said of it is told."""
+    command = [sys.executable, "-c", "raise SystemExit('it broke')"]
+    made = run_reader(command, [Fake()], ReaderOptions(limits=LIMITS, per_file=True), lambda _: DUMP)
+    assert made.results[0].outcome == "crash"
+    assert made.results[0].message == "it ended with exit status 1 and no reason on its standard output"
+    assert made.results[0].stderr == "it broke"
+
+
 def test_a_recommended_vector_only_warns(tmp_path: Path) -> None:
     made = run(tmp_path, {"v": ACCEPT}, [Fake(expect="reject", cls="semantic", required=False)])
     assert made.results[0].outcome == "accepted"

@@ -132,10 +132,14 @@ def ask_once(
         finally:
             status = child.close()
             result.notes += child.notes
-            result.stderr = child.stderr_tail if status not in (EXIT_ACCEPT, EXIT_REJECT, EXIT_SKIP) else ""
+            result.stderr = child.stderr_tail
+    if status == EXIT_REJECT and not output.strip():  # as after an error that nobody caught
+        raise ended_badly(status, " and no reason on its standard output")
     if status not in (EXIT_ACCEPT, EXIT_REJECT, EXIT_SKIP):
         raise ended_badly(status)
     try:
-        return parse_output(output, status)
+        answer = parse_output(output, status)
     except ProtocolError as error:
         raise ChildFaultError("protocol", str(error)) from error
+    result.stderr = ""  # it said what it had to
+    return answer
