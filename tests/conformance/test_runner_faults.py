@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from gpack.conformance.outcomes import Result, Run
 from gpack.conformance.process import MIB, Limits
 from gpack.conformance.reader_judge import ReaderOptions
 from gpack.conformance.reader_run import run_reader
+from gpack.conformance.sandbox import Sandbox
 from gpack.errors import PathError
 
 PROGRAM = str(Path(__file__).with_name("bad_program.py"))
@@ -188,6 +190,18 @@ def test_a_child_that_speaks_on_for_ever(tmp_path: Path, temporary: Path) -> Non
     pid_file = tmp_path / "pid"
     check(run("child-flood", str(pid_file)), "crash", "exit status 0 before its answer")
     assert not is_alive(int(pid_file.read_text()))
+    assert list(temporary.iterdir()) == []
+
+
+def test_folders_that_cannot_be_made_leave_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up between the folders and the file in one of them."""
+
+    def full(path: Path, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(PathError, match="no temporary folder can be made: No space left"):
+        Sandbox()
     assert list(temporary.iterdir()) == []
 
 

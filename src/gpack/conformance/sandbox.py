@@ -41,9 +41,13 @@ class Sandbox:
             self.root = Path(tempfile.mkdtemp(prefix="gpack-conformance-")).resolve()
             self.input, self.work = self.root / "input", self.root / "work"
             self.temporary, self.beside = self.root / "temporary", self.root / "beside"
-            for folder in (self.input, self.work, self.temporary, self.beside):
-                folder.mkdir()
-            (self.beside / _BYSTANDER).write_text("Nobody has to change this file.\n")
+            try:
+                for folder in (self.input, self.work, self.temporary, self.beside):
+                    folder.mkdir()
+                (self.beside / _BYSTANDER).write_text("Nobody has to change this file.\n")
+            except OSError:
+                remove(self.root)
+                raise
         except OSError as error:
             raise PathError(
                 f"no temporary folder can be made: {error.strerror}", code="io.write", path=tempfile.gettempdir()
