@@ -56,7 +56,7 @@ class DumpedSection:
     """A section whose header, and rows, are in the dump.
 
     Attributes:
-        body: Type of the payload in the grammar.
+        body: Type of the payload in the grammar; of a single tensor that of its header, which three sections share.
         header: Its header's struct.
         tables: Tables behind the header, with the structs of their rows.
     """
@@ -64,7 +64,12 @@ class DumpedSection:
     section: Section
     body: str
     header: Struct
-    tables: tuple[tuple[Table, Struct], ...]
+    tables: tuple[tuple[Table, Struct], ...] = ()
+
+    @property
+    def bare(self) -> bool:
+        """Whether the payload is the header itself to the grammar, for the rest is a blob."""
+        return self.section.body.shape == "single"
 
 
 def emit(schema: Schema, target: str) -> str:
@@ -76,7 +81,6 @@ def emit(schema: Schema, target: str) -> str:
         sections=list(sections(schema)),
         entries=_entries(schema),
         newer=newer(schema),
-        checked=[item for item in schema.structs if item.name in _parsed(schema)],
         checks=lambda item: list(c_rules.checks(schema, item)),
         sequence_steps=lambda sequence: list(c_rules.sequence_steps(schema, sequence)),
         member=member,
@@ -98,7 +102,7 @@ def pascal(name: str) -> str:
 
 
 def sections(schema: Schema) -> Iterator[DumpedSection]:
-    """Sections that begin with a header of the schema, blobs and single tensors left out."""
+    """Sections that begin with a header of the schema."""
     for section in schema.sections:
         body = f"{snake(section.name)}_body"
         if section.body.shape == "table":
@@ -106,7 +110,9 @@ def sections(schema: Schema) -> Iterator[DumpedSection]:
             tables = tuple((table, schema.struct(table.rows)) for table in header.tables)
             yield DumpedSection(section, body, header, tables)
         elif section.body.shape == "sequence":
-            yield DumpedSection(section, body, schema.struct(schema.sequence(section.body.target).header), ())
+            yield DumpedSection(section, body, schema.struct(schema.sequence(section.body.target).header))
+        elif section.body.shape == "single":
+            yield DumpedSection(section, snake(section.body.target), schema.struct(section.body.target))
 
 
 def structs(schema: Schema) -> Iterator[Dumped]:
@@ -132,12 +138,6 @@ def _shown(f: Field) -> Shown:
         return Shown(f.name, "text" if f.type.base == "ascii" else "hex", None, f)
     forms = {"u64": "unsigned", "i64": "signed", "f32": "float", "f64": "float"}
     return Shown(f.name, forms.get(f.type.base, "number"), f.type.count, f)
-
-
-def _parsed(schema: Schema) -> set[str]:
-    """Structs that a reader meets, shown or not."""
-    single = {section.body.target for section in schema.sections if section.body.shape == "single"}
-    return single | {item.struct.name for item in structs(schema)}
 
 
 def newer(schema: Schema) -> dict[str, str]:

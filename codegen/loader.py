@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import keyword
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jsonschema
 import yaml
 
 from codegen import expressions
+from codegen.consistency import check_coverage, check_names, need
 from codegen.model import (
     Bit,
     Body,
@@ -38,7 +38,6 @@ from codegen.model import (
 
 META_SCHEMA = Path(__file__).with_name("meta.schema.yaml")
 Raw = Mapping[str, Any]
-T = TypeVar("T")
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -96,7 +95,7 @@ def load(path: Path) -> Schema:
         rules=tuple(_rules(raw)),
         json_schemas=tuple(JsonSchema(**item) for item in raw.get("json_schemas", ())),
     )
-    _check_names(schema)
+    check_names(schema)
     return _with_vectors(schema, raw)
 
 
@@ -177,7 +176,7 @@ def _structs(raw: Raw, *, packed: bool) -> list[Struct]:
     made = []
     for item in raw.get("structs", ()):
         where = f"struct {item['name']}"
-        _need(f"{where}: include", {item.get("include")} - {None}, by_name)
+        need(f"{where}: include", {item.get("include")} - {None}, by_name)
         parent = by_name.get(item.get("include", ""), {})
         fields = _fields([*parent.get("fields", ()), *item["fields"]], where, packed=packed)
         size = sum(field.type.size for field in fields)
@@ -246,7 +245,7 @@ def _with_vectors(schema: Schema, raw: Raw) -> Schema:
     if faults:
         raise SchemaError("\n".join(faults))
     schema = replace(schema, structs=tuple(structs))
-    _check_coverage(schema)
+    check_coverage(schema)
     return schema
 
 
@@ -332,85 +331,6 @@ def _from_yaml(f: Field, value: Any) -> Any:
     if f.type.base == "ascii":
         return value.encode("ascii")
     return bytes.fromhex(value) if f.type.base == "bytes" else value
-
-
-# ---------------------------------------------------------------- consistency
-
-
-def _check_names(schema: Schema) -> None:
-    _unique("constant", [item.name for item in schema.constants])
-    _unique("enum or flags", [item.name for item in schema.enums] + [item.name for item in schema.flags])
-    _unique("struct", [item.name for item in schema.structs])
-    _unique("rule", [item.id for item in schema.rules])
-    _unique("section kind", [item.kind for item in schema.sections])
-    for enum in schema.enums:
-        _unique(f"value of {enum.name}", [value.value for value in enum.values])
-    names = {item.name for item in schema.structs}
-    ids = {rule.id for rule in schema.rules}
-    for item in schema.structs:
-        for table in item.tables:
-            _need(f"struct {item.name}: rows", {table.rows}, names)
-            columns = {table.offset, table.count, table.stride}
-            _need(f"struct {item.name}: fields of the table", columns, {f.name for f in item.fields})
-        for f in item.fields:
-            _need(f"{item.name}.{f.name}: enum", {f.enum} - {None}, {e.name for e in schema.enums})
-            _need(f"{item.name}.{f.name}: flags", {f.flags} - {None}, {e.name for e in schema.flags})
-            if f.unit is None and not f.reserved:
-                raise SchemaError(f"{item.name}.{f.name}: a unit is needed")
-            if keyword.iskeyword(f.name):
-                raise SchemaError(f"{item.name}.{f.name}: the name is a keyword of Python")
-    for rule in schema.rules:
-        _need(f"rule {rule.id}: implies", set(rule.implies), ids)
-        expressions.validate(schema, rule)
-    for sequence in schema.sequences:
-        _need(f"sequence {sequence.name}: header", {sequence.header}, names)
-    _check_sections(schema)
-    for part in schema.file:
-        _need(f"file part {part.id}: type", {part.type}, names)
-
-
-def _check_sections(schema: Schema) -> None:
-    """What a section's body, needs and flag name must be there."""
-    targets: dict[str, set[str]] = {
-        "table": {item.name for item in schema.structs if item.rows},
-        "single": {item.name for item in schema.structs},
-        "sequence": {item.name for item in schema.sequences},
-        "json": {item.name for item in schema.json_schemas},
-        "blob": {""},
-    }
-    bits = {bit.name for flags in schema.flags for bit in flags.bits}
-    for section in schema.sections:
-        where = f"section {section.name}"
-        _need(f"{where}: {section.body.shape}", {section.body.target}, targets[section.body.shape])
-        _need(f"{where}: needs", set(section.needs), {other.kind for other in schema.sections})
-        _need(f"{where}: flag", {section.flag} - {None}, bits)
-    _unique("section", [section.id for section in schema.sections])
-    _unique("section", [section.name for section in schema.sections])
-
-
-def _check_coverage(schema: Schema) -> None:
-    """Every rule that a single struct can break is broken by a vector, and every struct has a valid one."""
-    broken = {rule for item in schema.structs for vector in item.vectors for rule in vector.breaks}
-    missing = [rule.id for rule in schema.rules if (rule.structs or rule.sweep) and rule.id not in broken]
-    bare = [item.name for item in schema.structs if not any(not vector.breaks for vector in item.vectors)]
-    told = {"rules without a rejecting vector": missing, "structs without a valid vector": bare}
-    lacks = [f"{what}: {', '.join(names)}" for what, names in told.items() if names]
-    if lacks:
-        raise SchemaError(f"{'; '.join(lacks)}; they stand under `vectors` of the struct")
-
-
-def _unique(what: str, names: Iterable[T]) -> None:
-    seen: set[T] = set()
-    for name in names:
-        if name in seen:
-            raise SchemaError(f"{what} {name!r} stands twice")
-        seen.add(name)
-
-
-def _need(what: str, wanted: Iterable[object], known: Iterable[object]) -> None:
-    missing = set(wanted) - set(known)
-    if missing:
-        raise SchemaError(f"{what}: unknown {sorted(map(str, missing))}")
 
 
 def to_json(value: object) -> str:

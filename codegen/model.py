@@ -326,6 +326,7 @@ class Rule:
         structs: The same, an abstract struct replaced by those that include it.
         sweep: `u64`, `reserved` or `flags`: the rule holds for every such field of every struct.
         where: Package that checks a rule which spans several structures.
+        recommended: It binds writers; a reader may pass over it.
     """
 
     id: str
@@ -333,6 +334,7 @@ class Rule:
     doc: str
     severity: str = "error"
     quick: bool = False
+    recommended: bool = False
     error: str = "FormatError"
     struct: str | None = None
     structs: tuple[str, ...] = ()

@@ -34,13 +34,6 @@ FOLDER = Path("spec") / "vectors"
 SINCE = "1.0"
 # What every reader sees for itself, because the bytes that it asks for are not there.
 UNREADABLE = {"header.complete", "header.total_file_size", "header.section_table_bounds"}
-# A reader may pass over these: they bind writers, so that the same model always gives the same bytes.
-LENIENT = {
-    "field.reserved", "field.flags", "section.order", "section.gap", "section.gap_zero", "section.item_count",
-    "manifest.canonical", "manifest.summary", "index.heap_order", "index.heap_zero", "metadata.position",
-    "tensor.home_rule", "tensor.position", "dense.placement", "dense.pool_layout", "native.placement",
-    "expert.blob_layout", "expert.padding", "tokenizer.padding", "assets.placement", "mtp.layout", "blob.padding",
-}  # fmt: skip
 # What these find is told in the words of Python's own decoders, which change from version to version.
 FOREIGN_WORDS = {"manifest.json", "index.utf8", "tokenizer.template"}
 _HOW = (
@@ -163,7 +156,7 @@ def _described(case: Case, vector_id: str, recipe: Recipe, result: Verification,
     foreign = case.rule in FOREIGN_WORDS
     return Vector(
         id=vector_id, doc=f"Must hold: {RULES[case.rule].doc}" if foreign else shown.message,
-        level="structure" if accepted else level, required=accepted or case.rule not in LENIENT,
+        level="structure" if accepted else level, required=accepted or not RULES[case.rule].recommended,
         expect="accept" if accepted else "reject", cls=None if accepted else class_of(case.rule, level), rules=rules,
         path=path_of(shown), range=range_of(shown, result.structure), since=SINCE, shards=(), recipe=recipe,
         folder=holder,

@@ -15,7 +15,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from codegen.loader import load
+try:
+    from codegen.loader import load
+except ModuleNotFoundError as missing:
+    sys.exit(f"no {missing.name}: pip install -e '.[codegen]'")
 from conformance.browser import schema_js
 from conformance.readers import build as readers
 

@@ -143,7 +143,7 @@ function section(found, entry, index, judge, add) {
   };
   const body = grammar.bodies.get(kind);
   if (!body || offset + size > found.source.size) return made;
-  const type = grammar.header(body) ?? (grammar.types[body].seq ? body : undefined);
+  const type = grammar.header(body);
   if (!type) return made;
   const rule =
     known.shape === "table" ? "index.header" : known.shape === "single" ? "single.header" : "tokenizer.header";

@@ -148,9 +148,11 @@ class Reader:
         if "grammar" in self.kaitai:
             (self.place / self.kaitai["grammar"]).write_text(grammar_json())
         if self.dump:
-            from codegen import emit_dump
-            from codegen.loader import load
-
+            try:
+                from codegen import emit_dump
+                from codegen.loader import load
+            except ModuleNotFoundError as error:
+                raise MissingToolError(f"{self.language}: no {error.name}: pip install -e '.[codegen]'") from error
             target = self.place / self.dump["into"]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(emit_dump.emit(load(ROOT / "schema" / "gpack.yaml"), self.dump["target"]))

@@ -113,6 +113,9 @@ WRONG: dict[str, tuple[str, str, list[str]]] = {
     "rule of an unknown struct": ("struct: Head, field: count", "struct: Foot, field: count", ["head.count", "Foot"]),
     "rule of an unknown field": ("field: count, check", "field: counts, check", ["head.count", "counts"]),
     "rule of an unknown flag": ("Layers.ROADS,", "Layers.RIVERS,", ["RIVERS"]),
+    "rule of every open that is only recommended": (
+        "level: semantic", "level: semantic, quick: true, recommended: true", ["recommended"],
+    ),
     "rule of another level": ("level: semantic", "level: serious", ["rules.2.level", "serious"]),
     "rule with a call": ("check: count > 0", "check: open(count)", ["head.count", "open"]),
     "rule that leaves the language": ("check: count > 0", 'check: "[c for c in [count]]"', ["head.count", "ListComp"]),

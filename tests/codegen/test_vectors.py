@@ -31,7 +31,9 @@ def test_a_rule_without_an_accepting_vector_fails() -> None:
 
 
 def test_a_new_rule_asks_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "new.rule", Rule("new.rule", "semantic", "error", False, "FormatError", (), "New."))
+    monkeypatch.setitem(
+        RULES, "new.rule", Rule("new.rule", "semantic", "error", False, False, "FormatError", (), "New.")
+    )
     both = r"without an accepting vector: new\.rule; rules without a rejecting vector: new\.rule\. "
     with pytest.raises(generator.VectorsError, match=both):
         generator.check_coverage(ALL)

@@ -67,6 +67,16 @@ def leave_child(pid_file: str, *, session: bool) -> None:
     child.returncode = 0  # nobody waits for it, and nobody complains
 
 
+def leave_speaking_child(pid_file: str) -> None:
+    """A process in a session of its own that outlives us and never stops to write to our standard output."""
+    if os.fork() == 0:
+        os.setsid()
+        Path(pid_file).write_text(str(os.getpid()))
+        flood(1, b" ")
+    while not Path(pid_file).exists():
+        time.sleep(0.01)
+
+
 def behave_badly(mode: str, seq: int, path: Path, rest: list[str]) -> None:
     result: dict[str, Any] = {"type": "result", "seq": seq}
     accept = {**result, "verdict": "accept", "dump": DUMP}
@@ -106,6 +116,7 @@ def behave_badly(mode: str, seq: int, path: Path, rest: list[str]) -> None:
         "change": [lambda: path.write_bytes(path.read_bytes()[::-1]), lambda: say(accept)],
         "append-undo": [lambda: os.truncate(path, 0), lambda: path.write_bytes(b"vector\n"), lambda: say(accept)],
         "remove": [path.unlink, lambda: say(accept)],
+        "pipe": [path.unlink, lambda: os.mkfifo(path), lambda: say(accept)],
         "mode": [lambda: path.chmod(0o600), lambda: say(accept)],
         "beside": [lambda: (path.parent / "new").write_text("x"), lambda: say(accept)],
         "bystander": [(Path.cwd().parent / "beside" / "bystander.txt").unlink, lambda: say(accept)],
@@ -115,6 +126,7 @@ def behave_badly(mode: str, seq: int, path: Path, rest: list[str]) -> None:
         "leave-temporary": [lambda: (Path(os.environ["TMPDIR"]) / "left").write_text("x"), lambda: say(accept)],
         "child": [lambda: leave_child(rest[0], session=False), lambda: os._exit(0)],
         "child-session": [lambda: leave_child(rest[0], session=True), lambda: os._exit(0)],
+        "child-flood": [lambda: leave_speaking_child(rest[0]), lambda: os._exit(0)],
         "child-answer": [lambda: leave_child(rest[0], session=True), lambda: say(accept)],
     }  # fmt: skip
     for action in actions[mode]:

@@ -33,6 +33,7 @@ def main() -> int:
         "beside": lambda: ((recipe.parent.parent / "new").write_bytes(b"x"), output.write_bytes(data)),
         "refuse": lambda: (sys.stdout.write("not this one"), sys.exit(1)),
         "skip": lambda: (sys.stdout.write("some day"), sys.exit(77)),
+        "raise": lambda: output / 0,  # type: ignore[operator]
         "exit-9": lambda: sys.exit(9),
         "signal": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "flood": lambda: [os.write(1, b"x" * 65536) for _ in iter(int, 1)],

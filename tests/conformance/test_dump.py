@@ -60,7 +60,11 @@ def test_rows_are_those_of_gpack(tmp_path: Path) -> None:
     assert "name_offset" not in tensors[0]
     assert said["TokenizerBin"]["header"]["eos_token_id"] == 271
     assert list(said["TokenizerBin"]) == ["entry", "header"]
-    assert list(said["EmbedBlob"]) == ["entry"]
+    assert list(said["EmbedBlob"]) == ["entry", "header"]
+    row = next(row for row in tensors if row["name"]["hex"] == b"token_embd.weight".hex())
+    single = {name: said["EmbedBlob"]["header"][name] for name in ("ggml_type", "ne0", "ne1", "data_offset")}
+    assert single == dict(zip(single, (row["ggml_type"], *row["dims"][:2], "64"), strict=True))
+    assert list(said["DensePackBlob"]) == ["entry"]
     assert said["DenseIndexBin"]["rows"][0]["code_bias"] == 0
     assert said["ExpertLayoutBin"]["shards"] == []
 

@@ -346,7 +346,7 @@ def kaitai_dump(kaitai: ModuleType, data: bytes) -> Values:
         if body is None or body.header is None:
             continue
         if body.shape == "single":
-            _ = entry.body.byte_size
+            section["header"] = kaitai_record(entry.body, body.header.__name__)
             continue
         section["header"] = kaitai_record(entry.body.header, body.header.__name__)
         for table in body.tables:

@@ -8,16 +8,20 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpack.conformance import vectors
+from gpack.conformance import cli_run, vectors
 from gpack.conformance.cli import main
 from gpack.conformance.outcomes import OUTCOMES
 from gpack.conformance.writer_set import writer_recipes
+from gpack.terminal import interrupts
+from gpack.terminal.interrupts import held_interrupts
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "conformance" / "examples"
@@ -62,9 +66,18 @@ def test_the_example_writer_says_what_it_cannot_do(capsys: Output) -> None:
     assert "shows nothing" not in told
 
 
-def test_a_run_that_skipped_everything_says_so(capsys: Output) -> None:
-    assert main(["writer", "--timeout", "60", "--only", "model/plain", "--", *WRITER]) == 0
-    assert "note: everything was skipped, so this run shows nothing\n" in capsys.readouterr().out
+def test_a_run_that_skipped_everything_fails(capsys: Output) -> None:
+    """In continuous integration it would be a check that cannot fail."""
+    assert main(["writer", "--timeout", "60", "--only", "model/plain", "--", *WRITER]) == 1
+    told = capsys.readouterr().out
+    assert "FAIL the run: everything was skipped, so it shows nothing\n" in told
+    assert "FAILED: 1 skip" in told
+
+
+def test_a_run_of_nothing_fails(capsys: Output) -> None:
+    """The pattern matches, but nothing of that is of the level."""
+    assert main(["reader", *SLOW, "--level", "structure", "--only", "invalid/section.sha256", "--", *READER]) == 1
+    assert "FAIL the run: nothing was asked, so it shows nothing\n" in capsys.readouterr().out
 
 
 def test_the_broken_writer_gets_the_report_that_the_guide_shows(capsys: Output) -> None:
@@ -101,10 +114,8 @@ def test_reports_are_written(tmp_path: Path, capsys: Output) -> None:
     files = {name: tmp_path / f"r.{name}" for name in ("json", "junit", "html")}
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     assert main(["reader", *SLOW, *ONE, *options, "--name", "Mine", "-v", "--", *READER]) == 0
-    assert (
-        capsys.readouterr().out.splitlines()[:2] == ["ok   valid/plain: pass", "ok   invalid/header.magic: pass"]
-        or True
-    )
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines[:2]) == ["ok   invalid/header.magic: pass", "ok   valid/plain: pass"]
     assert json.loads(files["json"].read_text())["subject"]["name"] == "Mine"
     assert ET.parse(files["junit"]).getroot().attrib["tests"] == "2"
     assert "Mine" in files["html"].read_text()
@@ -135,6 +146,18 @@ def test_known_failures(tmp_path: Path, capsys: Output) -> None:
     assert "the list says that it fails otherwise" in out
     assert "FAIL container/private/one: passes, but the list of known failures names it" in out
     assert "FAIL other: the list of known failures names what does not exist" in out
+
+
+def test_a_list_of_known_failures_can_be_had_whole(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_run, "_LISTED", 1)
+    broken = [sys.executable, str(EXAMPLES / "broken_writer.py")]
+    run = ["writer", "--timeout", "60", "--only", "container/private/*"]
+    assert main([*run, "--", *broken]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["  container/private/empty meaning", "  and 1 more: -v lists them all"]
+    assert main([*run, "-v", "--", *broken]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["  container/private/empty meaning", "  container/private/page-aligned rules"]
 
 
 def test_lists(capsys: Output) -> None:
@@ -287,6 +310,7 @@ def test_interrupted(kind: str, jobs: str, tmp_path: Path) -> None:
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # as people do
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in told
@@ -295,3 +319,44 @@ def test_interrupted(kind: str, jobs: str, tmp_path: Path) -> None:
     assert len(pids) == wanted
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def interrupted_twice(stop: threading.Event) -> Iterator[bool]:
+    """Inside of the block: whether each Ctrl-C was told, if it did not end the block."""
+    with held_interrupts(stop):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+            yield stop.is_set()
+
+
+def test_held_interrupts() -> None:
+    """Nothing is raised inside, so that nothing is left half done; behind it, it is."""
+    before = signal.getsignal(signal.SIGINT)
+    inside = interrupted_twice(threading.Event())
+    assert [next(inside), next(inside)] == [True, True]
+    with pytest.raises(KeyboardInterrupt):
+        next(inside)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_user_who_insists_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_PATIENCE", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        next(interrupted_twice(threading.Event()))
+
+
+def test_exit_statuses_are_known_where_our_parent_ignores_its_children() -> None:
+    command = [sys.executable, "-m", "gpack.conformance.cli", "reader", *SLOW, "--only", "valid/plain", "--"]
+    program = """import json, sys
+print(json.dumps({"type": "start", "protocol": 1, "name": "n", "language": "l", "version": "1", "level": "structure"}))
+sys.stdout.flush()
+sys.exit(0 if "stop" in sys.stdin.readline() else 5)"""
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ignoring, *command, sys.executable, "-c", program],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "FAIL valid/plain: crash: it ended with exit status 5 before its answer came" in done.stdout
+    assert done.returncode == 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -10,10 +14,12 @@ from typing import Any
 import pytest
 from fake_vector import Fake
 
+from gpack.conformance import process, process_group
 from gpack.conformance.outcomes import Result, Run
 from gpack.conformance.process import MIB, Limits
 from gpack.conformance.reader_judge import ReaderOptions
 from gpack.conformance.reader_run import run_reader
+from gpack.conformance.sandbox import Sandbox
 from gpack.errors import PathError
 
 PROGRAM = str(Path(__file__).with_name("bad_program.py"))
@@ -40,7 +46,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(mode: str, *rest: str, limits: Limits = PATIENT, **options: Any) -> Run:
     command = [sys.executable, PROGRAM, "reader", mode, *rest]
-    return run_reader(command, options.pop("vectors", VECTORS), ReaderOptions(limits=limits, **options), lambda _: DUMP)
+    vectors, dump = options.pop("vectors", VECTORS), options.pop("dump", lambda _: DUMP)
+    return run_reader(command, vectors, ReaderOptions(limits=limits, **options), dump)
 
 
 def check(made: Run, outcome: str, words: str = "") -> Result:
@@ -121,15 +128,23 @@ def test_standard_error_is_shown(temporary: Path) -> None:
     assert check(run("exit-3"), "crash").stderr == "it broke"
 
 
-@pytest.mark.parametrize("mode", ["change", "append-undo", "remove", "mode", "beside", "bystander", "outside"])
+@pytest.mark.parametrize("mode", ["change", "append-undo", "remove", "pipe", "mode", "beside", "bystander", "outside"])
 def test_what_is_not_its_own_must_stay_as_it_is(mode: str, temporary: Path) -> None:
-    """Even what is put back: the time of the last change tells."""
+    """Even what is put back: the time of the last change tells. The file as it is now is not looked into any more."""
     words = {
         "change": "input/b-bad.gpack was changed", "append-undo": "input/b-bad.gpack was changed",
         "remove": "input/b-bad.gpack was removed", "mode": "input/b-bad.gpack was changed",
+        "pipe": "input/b-bad.gpack was changed",
         "beside": "input/new was added", "bystander": "beside/bystander.txt was removed", "outside": "new was added",
     }  # fmt: skip
-    check(run(mode), "touched", words[mode])
+    looked_into: list[str] = []
+
+    def dump(path: Path) -> dict[str, Any]:
+        looked_into.append(path.stem)
+        return DUMP
+
+    check(run(mode, dump=dump), "touched", words[mode])
+    assert looked_into == ["a-good", "c-good"]
     assert list(temporary.iterdir()) == []
 
 
@@ -168,6 +183,47 @@ def test_children_do_not_outlive_it(mode: str, tmp_path: Path, temporary: Path) 
     assert any("left 1 running process behind" in note for note in made.notes)
     assert not is_alive(int(pid_file.read_text()))
     assert list(temporary.iterdir()) == []
+
+
+def test_a_child_that_speaks_on_for_ever(tmp_path: Path, temporary: Path) -> None:
+    """The program has ended, but its standard output never does."""
+    pid_file = tmp_path / "pid"
+    check(run("child-flood", str(pid_file)), "crash", "exit status 0 before its answer")
+    assert not is_alive(int(pid_file.read_text()))
+    assert list(temporary.iterdir()) == []
+
+
+def test_folders_that_cannot_be_made_leave_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up between the folders and the file in one of them."""
+
+    def full(path: Path, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(PathError, match="no temporary folder can be made: No space left"):
+        Sandbox()
+    assert list(temporary.iterdir()) == []
+
+
+def test_one_that_cannot_be_ended_is_left_behind(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It became another user's, or waits for a device: the run goes on all the same."""
+    alive: list[int] = []
+
+    def end(leader: int, token: str, *, grace: float) -> bool:
+        alive.append(leader)
+        return False
+
+    monkeypatch.setattr(process_group, "end", end)
+    monkeypatch.setattr(process, "_REAP_SECONDS", 0.1)
+    try:
+        made = run("hang", limits=LIMITS)
+        check(made, "timeout")
+        assert "could not be ended, and was left behind" in made.notes
+    finally:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def test_it_speaks_before_it_is_asked(temporary: Path) -> None:

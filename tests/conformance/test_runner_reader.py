@@ -60,7 +60,8 @@ def test_judging(
 ) -> None:
     made = run(tmp_path, {"v": answer}, [Fake(expect=expect, cls=cls)], per_file=per_file)
     (result,) = made.results
-    assert (result.outcome, made.ok) == (outcome, ok)
+    assert (result.outcome, not result.fails) == (outcome, ok)
+    assert made.ok == (ok and outcome != "skip")  # a run that skips everything shows nothing
     other_class = answer.get("class", cls) != cls and expect == "reject"
     assert bool(result.notes) == (other_class and outcome == "pass")
 
@@ -96,6 +97,15 @@ def test_programs_for_one_file_that_misbehave(tmp_path: Path, monkeypatch: pytes
     answers = {"a": "hang", "b": "flood", "c": "{no json", "d": "[]", "e": ACCEPT}
     made = run(tmp_path, answers, [Fake(name) for name in answers], per_file=True)
     assert [result.outcome for result in made.results] == ["timeout", "output", "protocol", "protocol", "pass"]
+
+
+def test_a_rejection_without_a_word_is_a_crash(tmp_path: Path) -> None:
+    """Interpreters end with 1 after an error that nobody caught; what they said of it is told."""
+    command = [sys.executable, "-c", "raise SystemExit('it broke')"]
+    made = run_reader(command, [Fake()], ReaderOptions(limits=LIMITS, per_file=True), lambda _: DUMP)
+    assert made.results[0].outcome == "crash"
+    assert made.results[0].message == "it ended with exit status 1 and no reason on its standard output"
+    assert made.results[0].stderr == "it broke"
 
 
 def test_a_recommended_vector_only_warns(tmp_path: Path) -> None:
@@ -157,7 +167,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 def test_gpack_passes_its_own_examination() -> None:
     """All vectors that are not large, in one process; the classes are right too."""
     found = [vector for vector in vectors.load() if not vector.large]
-    options = ReaderOptions(limits=LIMITS, jobs=2)
+    options = ReaderOptions(limits=LIMITS, jobs=2, strict_class=True)
     made = run_reader([sys.executable, "-m", "gpack.conformance.reference", "reader"], found, options, dump)
     assert [
         (result.id, result.message, result.differences) for result in made.results if result.outcome != "pass"

@@ -61,6 +61,15 @@ def test_the_matrix() -> None:
     ]  # fmt: skip
 
 
+def test_a_page_says_what_was_given_and_what_was_not() -> None:
+    text = html_report([made("one", a="pass", b="pass"), made("two", b="pass")])
+    assert "<p>2 vectors, 2 programs.</p>" in text
+    assert "<dt>empty</dt><dd>not asked" in text
+    whole = html_report([made("one", a="pass")])
+    assert "<p>1 vector, 1 program.</p>" in whole
+    assert "<dt>empty</dt>" not in whole
+
+
 def test_links_lead_to_what_happened() -> None:
     page = Page(html_report([made("one", a="crash", b="skip")]))
     targets = {attributes["id"] for tag, attributes in page.tags if tag == "details"}
@@ -125,9 +134,17 @@ def test_junit() -> None:
     found = {f"{case.attrib['classname']}/{case.attrib['name']}": [child.tag for child in case] for case in suite}
     assert found == {
         "a/ok": [], "a/bad": ["failure"], "a/skip": ["skipped"], "a/known": ["skipped"], "a/mild": ["skipped"],
-        "known-failures/gone": ["failure"],
+        "run/gone": ["failure"],
     }  # fmt: skip
     assert suite[1][0].attrib["message"] == "crash: because"
+
+
+def test_what_shows_nothing_fails_in_every_report() -> None:
+    run = made("one", a="skip", b="skip")
+    suite = ET.fromstring(junit(run))
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("3", "1", "2")
+    assert suite[2][0].attrib["message"] == "everything was skipped, so it shows nothing"
+    assert "<code>the run</code>: everything was skipped, so it shows nothing" in html_report([run])
 
 
 def test_junit_of_hostile_text() -> None:

@@ -47,7 +47,8 @@ def written(recipe: WriterRecipe, folder: Path) -> Path:
 def attempt(mode: str, good: Path, *, timeout: float = 60.0, recipe: WriterRecipe = SMALL, **options: Any) -> Result:
     command = [sys.executable, PROGRAM, mode, str(good)]
     made = run_writer(command, [recipe], WriterOptions(limits=Limits(timeout=timeout), **options), broken_rules)
-    assert made.ok == (made.results[0].outcome in ("pass", "skip"))
+    assert made.ok == (made.results[0].outcome == "pass")
+    assert made.results[0].fails == (made.results[0].outcome not in ("pass", "skip"))
     return made.results[0]
 
 
@@ -129,6 +130,7 @@ def test_a_good_file_passes(tmp_path: Path, temporary: Path) -> None:
         ("leave", "leftovers", "OUTPUT.tmp was added"),
         ("refuse", "refused", "not this one"),
         ("skip", "skip", "some day"),
+        ("raise", "crash", "exit status 1 and no reason"),
         ("exit-9", "crash", "exit status 9"),
         ("signal", "crash", "SIGKILL"),
         ("input", "pass", ""),

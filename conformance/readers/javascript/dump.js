@@ -44,10 +44,11 @@ class Dumper {
   /** An entry of the directory with its section's header and rows, where the grammar knows them. */
   section(entry) {
     const made = { entry: this.record(entry, this.grammar.parts.sections) };
-    const { body } = entry; // parsed, and so checked, for single tensors too
+    const { body } = entry;
     const type = this.grammar.bodies.get(entry.kind);
-    if (!type || !this.grammar.header(type)) return made;
-    made.header = this.record(body.header, this.grammar.header(type));
+    const header = type && this.grammar.header(type);
+    if (!header) return made;
+    made.header = this.record(header === type ? body : body.header, header);
     for (const [table, row] of this.grammar.tables(type)) {
       made[table] = body[camel(table)].map((value) => this.record(value, row));
     }

@@ -46,10 +46,11 @@ class Grammar {
       .map(([id, instance]) => [id, typeName(instance.type)]);
   }
 
-  /** The type of the header of a section's body; undefined where it has none. */
+  /** The type of the header of a section's body: the body itself, where only a blob follows; undefined without one. */
   header(type) {
-    const told = (this.types[type].seq || []).find((item) => item.id === "header");
-    return told && typeName(told.type);
+    const fields = this.types[type].seq;
+    const told = fields?.find((item) => item.id === "header");
+    return told ? typeName(told.type) : fields && type;
   }
 
   /** Bytes of a field; undefined where that depends on the file. */

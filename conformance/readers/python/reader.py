@@ -55,6 +55,11 @@ class Grammar:
         instances = self.types[name].get("instances", {})
         return {key: _type_name(item["type"]) for key, item in instances.items() if "repeat" in item and "size" in item}
 
+    def header(self, name: str) -> str | None:
+        """The type of the header of a section's body: the body itself, where only a blob follows; None without one."""
+        fields = self.types[name].get("seq", [])
+        return next((_type_name(item["type"]) for item in fields if item["id"] == "header"), name if fields else None)
+
     def field(self, path: str) -> tuple[str, int]:
         """The field that a path like /types/gpack_header_v1/seq/2 means, and its bytes."""
         match = re.match(r"/types/(\w+)/seq/(\d+)", path)
@@ -112,10 +117,10 @@ class Dumper:
         made: Json = {"entry": self.record(entry, self.grammar.parts["sections"])}
         name = self.grammar.bodies.get(entry.kind)
         body: Any = getattr(entry, "body", None)
-        if not name or not hasattr(body, "header"):
-            return made  # the header of a single tensor has been parsed, and so checked
-        header = next(_type_name(item["type"]) for item in self.grammar.types[name]["seq"] if item["id"] == "header")
-        made["header"] = self.record(body.header, header)
+        header = name and self.grammar.header(name)
+        if not name or not header:
+            return made
+        made["header"] = self.record(body if header == name else body.header, header)
         for table, row in self.grammar.tables(name).items():
             made[table] = [self.record(value, row) for value in getattr(body, table)]
         return made

@@ -57,10 +57,11 @@ class Grammar
     rows.transform_values { |item| type_name(item['type']) }
   end
 
-  # The type of the header of a section's body; nil where it has none.
+  # The type of the header of a section's body: the body itself, where only a blob follows; nil without one.
   def header(type)
-    told = @types[type].fetch('seq', []).find { |item| item['id'] == 'header' }
-    told && type_name(told['type'])
+    fields = @types[type].fetch('seq', [])
+    told = fields.find { |item| item['id'] == 'header' }
+    told ? type_name(told['type']) : (type unless fields.empty?)
   end
 
   # The field that a path like /types/gpack_header_v1/seq/2 means, and its bytes.
@@ -105,11 +106,11 @@ class Dumper
   def section(entry)
     made = { entry: record(entry, @grammar.parts['sections']) }
     type = @grammar.bodies[entry.kind]
-    body = entry.body if type # the header of a single tensor is parsed, and so checked
+    body = entry.body if type
     header = type && @grammar.header(type)
     return made unless header
 
-    made[:header] = record(body.header, header)
+    made[:header] = record(header == type ? body : body.header, header)
     @grammar.tables(type).each do |table, row|
       made[table] = body.public_send(table).map { |object| record(object, row) }
     end

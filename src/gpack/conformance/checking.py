@@ -124,7 +124,6 @@ def check(
     path: str | os.PathLike[str],
     *,
     level: str = "semantic",
-    without: Collection[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
     """Checks every rule against a file.
@@ -134,21 +133,18 @@ def check(
     Args:
         level: Rules of this level and below: `structure` hashes nothing, `digest` also hashes every section,
             `semantic` also asks whether the sections agree.
-        without: Rules that are not checked, for tests of the vectors: one that is left out must be missed.
         progress: Called with (bytes hashed since the last call, bytes in all).
 
     Raises:
         PathError: The file is missing or cannot be read.
-        UsageError: There is no such level or rule.
+        UsageError: There is no such level.
     """
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}: {', '.join(LEVELS)}", code="usage")
-    if unknown := sorted(set(without) - RULES.keys()):
-        raise UsageError(f"no such rule: {', '.join(unknown)}", code="usage")
     wanted = LEVELS[: LEVELS.index(level) + 1]
-    left_out = set(without) | {rule for rule, said in RULES.items() if said.level not in wanted}
+    left_out = {rule for rule, said in RULES.items() if said.level not in wanted}
     found = verify(path, report=_Selective(left_out), progress=progress, digests=level != "structure")
-    results = tuple(_result(rule, found, level, without) for rule in RULES)
+    results = tuple(_result(rule, found, level) for rule in RULES)
     return CheckReport(found.path, found.structure.file_size, level, results, found.seconds, found.report.hint)
 
 
@@ -165,10 +161,8 @@ class _Selective(Report):
             super().add(rule, section, field, offset, message)
 
 
-def _result(rule: str, found: Verification, level: str, without: Collection[str]) -> RuleResult:
+def _result(rule: str, found: Verification, level: str) -> RuleResult:
     report = found.report
-    if rule in without:
-        return RuleResult(rule, NOT_APPLICABLE, "it was left out")
     if LEVELS.index(RULES[rule].level) > LEVELS.index(level):
         return RuleResult(rule, NOT_APPLICABLE, f"it is of level {RULES[rule].level}; {level} was asked for")
     if rule in report.counts:

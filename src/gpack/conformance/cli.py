@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -51,6 +53,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def _run(arguments: list[str], command: list[str] | None) -> int:
     catch_termination()
+    _keep_exit_statuses()
     parser = _parser()
     try:
         parsed = parser.parse_args(arguments)
@@ -62,6 +65,12 @@ def _run(arguments: list[str], command: list[str] | None) -> int:
     if takes_command:
         parsed.command = command or []
     return int(parsed.action(parsed))
+
+
+def _keep_exit_statuses() -> None:
+    """Whoever ignores the end of his programs makes those whom he starts do the same: then no exit status is kept."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -141,7 +150,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser], kind: str, text: str
     run.add_argument("--junit", metavar="FILE", help="the results as JUnit XML")
     run.add_argument("--html", metavar="FILE", help="the results as a page")
     run.add_argument("--name", help="what the program is called in reports")
-    run.add_argument("-v", "--verbose", action="store_true", help="a line for what passes, too")
+    run.add_argument("-v", "--verbose", action="store_true", help="tell what passes, too, and list all that fails")
     if kind == "reader":
         run.add_argument("--level", choices=LEVELS, help="the highest level to ask about (what the reader says)")
         run.add_argument("--per-file", action="store_true", help="COMMAND is started for each file, with its path")

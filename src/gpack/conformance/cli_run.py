@@ -26,6 +26,7 @@ from .writer_run import WriterOptions, given, run_writer
 from .writer_set import writer_recipes
 
 _SHOWN, _SHOWN_PER_RULE = 8, 2  # differences of a result that the text shows
+_LISTED = 20  # failures that it lists behind them
 
 
 def reader(args: argparse.Namespace) -> int:
@@ -90,7 +91,7 @@ def _run(
     if quiet:
         print(dump_json(run.to_dict()), end="")
     else:
-        print("\n".join(_summary(run)))
+        print("\n".join(_summary(run, listed=len(run.results) if args.verbose else _LISTED)))
     for path, text in (
         (args.json, dump_json(run.to_dict())),
         (args.junit, junit(run)),
@@ -175,17 +176,15 @@ def _shown(differences: list[str]) -> list[str]:
     return shown[:_SHOWN]
 
 
-def _summary(run: Run) -> list[str]:
+def _summary(run: Run, *, listed: int) -> list[str]:
     subject = run.subject
     lines = [f"note: {note}" for note in run.notes]
-    if run.results and all(result.outcome == "skip" for result in run.results):
-        lines.append("note: everything was skipped, so this run shows nothing")
     for result in run.results:
         if result.known == "fixed":
             lines.append(f"FAIL {result.id}: passes, but the list of known failures names it: remove the entry")
         elif result.known == "changed":
             lines.append(f"FAIL {result.id}: {result.outcome}: {result.message}; the list says that it fails otherwise")
-    lines += [f"FAIL {entry}: the list of known failures names what does not exist" for entry in run.stale]
+    lines += [f"FAIL {what}: {complaint}" for what, complaint in run.complaints]
     about = ", ".join(filter(None, [subject.language, subject.version, f"level {subject.level}"]))
     told = ", ".join(f"{number} {outcome}" for outcome, number in run.counts.items()) or "nothing was run"
     known = sum(result.known == "known" for result in run.results)
@@ -195,7 +194,7 @@ def _summary(run: Run) -> list[str]:
     new = [result for result in run.results if result.fails and not result.known]
     if new:
         lines.append("A list of known failures with these:")
-        lines += [f"  {list_entry(result.id, result.outcome)}" for result in new[:20]]
-        if len(new) > 20:
-            lines.append(f"  and {len(new) - 20} more")
+        lines += [f"  {list_entry(result.id, result.outcome)}" for result in new[:listed]]
+        if len(new) > listed:
+            lines.append(f"  and {len(new) - listed} more: -v lists them all")
     return [printable(line) for line in lines]

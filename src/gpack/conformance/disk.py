@@ -87,7 +87,8 @@ def remove(folder: Path) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         for command in (["chmod", "-R", "u+rwx", "--", str(folder)], ["rm", "-rf", "--", str(folder)]):
-            subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with contextlib.suppress(OSError):
+                subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return not folder.exists()
 
 

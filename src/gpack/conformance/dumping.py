@@ -16,12 +16,9 @@ from ..generated.layout import Column
 from ..generated.structs import Record
 from .walk import SectionRecords, columns_of, walk_section
 
-# Bodies whose records are dumped; a single tensor's section is a blob to whoever reads it.
-_SHAPES = ("table", "sequence")
-
 
 def dump(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Header, footer, directory and the records of every index section.
+    """Header, footer, directory and the records of every section.
 
     Raises:
         GpackError: The first rule of a quick open that the file breaks, a table that leaves its section, or why the
@@ -43,7 +40,7 @@ def dump(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _section(section: SectionRecords) -> dict[str, Any]:
     made: dict[str, Any] = {"entry": _record(section.entry)}
-    if section.body is None or section.body.shape not in _SHAPES or section.header is None:
+    if section.header is None:
         return made
     made["header"] = _record(section.header)
     for name, rows in section.tables.items():

@@ -7,6 +7,7 @@ from html import escape
 from itertools import groupby
 
 from ..errors import UsageError
+from ..terminal.units import plural
 from .outcomes import GOOD, OUTCOMES, Result, Run
 
 _SIGNS = {"pass": "✓"}
@@ -36,9 +37,9 @@ background:var(--band)}
 .wrap{overflow:auto;max-height:85vh;border:1px solid var(--line);border-radius:.6rem}
 table{border-collapse:separate;border-spacing:0;width:100%}
 th,td{padding:.28rem .6rem;border-bottom:1px solid var(--line);text-align:center;white-space:nowrap}
-thead th{position:sticky;top:0;z-index:1;background:var(--band);font-size:.85rem}
-thead th:first-child{text-align:left}
-tbody th{text-align:left;font-weight:400}
+thead th{position:sticky;top:0;z-index:2;background:var(--band);font-size:.85rem;white-space:normal}
+thead th:first-child{left:0;z-index:3;text-align:left}
+tbody th{position:sticky;left:0;z-index:1;background:var(--paper);text-align:left;font-weight:400}
 tr.group th{background:var(--band);font-weight:600;font-size:.85rem;color:var(--soft)}
 td{font-size:.85rem;border-left:1px solid var(--line)}
 .good{background:var(--good);color:var(--goodink)}.bad{background:var(--bad);color:var(--badink);font-weight:600}
@@ -72,13 +73,13 @@ def html_report(runs: Sequence[Run], *, title: str = "GPACK conformance") -> str
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        f"<p>{len(ids)} vectors and recipes, {len(runs)} program{'s' if len(runs) > 1 else ''}.</p>",
+        f"<p>{plural(len(ids), _noun(runs))}, {plural(len(runs), 'program')}.</p>",
         '<div class="cards">',
         *map(_card, runs),
         "</div>",
         _matrix(runs, ids),
         *_failures(runs),
-        _legend(runs),
+        _legend(runs, ids),
         "</body></html>\n",
     ]
     return "\n".join(parts)
@@ -87,7 +88,7 @@ def html_report(runs: Sequence[Run], *, title: str = "GPACK conformance") -> str
 def _card(run: Run) -> str:
     subject, total = run.subject, max(len(run.results), 1)
     passed = sum(result.outcome == "pass" for result in run.results)
-    failed = sum(result.fails for result in run.results) + len(run.stale)
+    failed = sum(result.fails for result in run.results) + len(run.complaints)
     skipped = sum(result.outcome == "skip" and not result.fails for result in run.results)
     widths = {"g": passed, "s": skipped, "k": len(run.results) - passed - skipped - failed, "f": failed}
     bar = "".join(f'<i class="{name}" style="width:{100 * n / total:.2f}%"></i>' for name, n in widths.items() if n > 0)
@@ -98,6 +99,12 @@ def _card(run: Run) -> str:
         f'<div class="bar">{bar}</div><small>{passed} of {len(run.results)} pass'
         f"{_counted(skipped, 'skipped')}{_counted(failed, 'failing')} · {run.seconds:.1f} s</small></div>"
     )
+
+
+def _noun(runs: Sequence[Run]) -> str:
+    """What the programs were given."""
+    nouns = {"vector" if run.subject.kind == "reader" else "recipe" for run in runs}
+    return nouns.pop() if len(nouns) == 1 else "item"
 
 
 def _counted(number: int, word: str) -> str:
@@ -116,7 +123,8 @@ def _matrix(runs: Sequence[Run], ids: Sequence[str]) -> str:
         rows += [head, *lines]
     return (
         '<h2>Matrix</h2><input type="checkbox" id="only"><label class="switch" for="only"> only rows where something '
-        f'did not pass</label><div class="wrap"><table><thead><tr><th>vector</th><th>level</th>{heads}</tr></thead>'
+        'did not pass</label><div class="wrap"><table>'
+        f"<thead><tr><th>{_noun(runs)}</th><th>level</th>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -165,14 +173,14 @@ def _anchor(column: int, result: Result) -> str:
 def _failures(runs: Sequence[Run]) -> Iterable[str]:
     for column, run in enumerate(runs):
         told = [result for result in run.results if result.outcome != "pass" or result.fails]
-        if not (told or run.notes or run.stale):
+        if not (told or run.notes or run.complaints):
             continue
         yield f"<h2>{escape(run.subject.name)}</h2><p><code>{escape(' '.join(run.subject.command))}</code></p>"
         yield from (f"<p>note: {escape(note)}</p>" for note in run.notes)
         yield from (
-            f'<p><span class="verdict bad" style="float:none">stale</span> the list of known failures names '
-            f"<code>{escape(entry)}</code>, which does not exist</p>"
-            for entry in run.stale
+            f'<p><span class="verdict bad" style="float:none">fails</span> <code>{escape(what)}</code>: '
+            f"{escape(complaint)}</p>"
+            for what, complaint in run.complaints
         )
         for result in told:
             yield _details(column, result)
@@ -196,11 +204,13 @@ def _details(column: int, result: Result) -> str:
     )
 
 
-def _legend(runs: Sequence[Run]) -> str:
+def _legend(runs: Sequence[Run], ids: Sequence[str]) -> str:
     met = {result.outcome for run in runs for result in run.results}
     rows = "".join(
         f"<dt>{_SIGNS.get(name, name)}</dt><dd>{escape(text)}</dd>"
         for name, text in OUTCOMES.items()
         if name in met or name in GOOD
     )
+    if any(len(run.results) < len(ids) for run in runs):
+        rows += "<dt>empty</dt><dd>not asked: of another level, or a file of many GiB for a reader that hashes</dd>"
     return f"<h2>What the words mean</h2><dl>{rows}</dl>"

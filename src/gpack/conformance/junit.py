@@ -13,21 +13,21 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def junit(run: Run) -> str:
     """The document. Known failures are skipped tests; what fails the run is a failure, misbehaviour an error."""
-    failed = sum(result.fails for result in run.results) + len(run.stale)
+    failed = sum(result.fails for result in run.results) + len(run.complaints)
     skipped = sum(_is_skipped(result) for result in run.results)
     subject = run.subject
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f"<testsuite name={attribute(f'gpack-conformance {subject.kind} {subject.name}')}"
-        f' tests="{len(run.results) + len(run.stale)}" failures="{failed}" skipped="{skipped}"'
+        f' tests="{len(run.results) + len(run.complaints)}" failures="{failed}" skipped="{skipped}"'
         f' time="{run.seconds:.3f}">',
     ]
     for result in run.results:
         lines += _case(result)
-    for entry in run.stale:
+    for what, complaint in run.complaints:
         lines += [
-            f'<testcase classname="known-failures" name={attribute(entry)}>',
-            '<failure message="the list of known failures names what does not exist"/>',
+            f'<testcase classname="run" name={attribute(what)}>',
+            f"<failure message={attribute(complaint)}/>",
             "</testcase>",
         ]
     return "\n".join([*lines, "</testsuite>", ""])

@@ -160,7 +160,16 @@ class Run:
     @property
     def ok(self) -> bool:
         """Nothing fails the run."""
-        return not self.stale and not any(result.fails for result in self.results)
+        return not self.complaints and not any(result.fails for result in self.results)
+
+    @property
+    def complaints(self) -> list[tuple[str, str]]:
+        """What fails the run beside its results: what is meant, and what is wrong with it."""
+        made = [(entry, "the list of known failures names what does not exist") for entry in self.stale]
+        if all(result.outcome == "skip" for result in self.results):  # a check that cannot fail is none
+            what = "everything was skipped" if self.results else "nothing was asked"
+            made.append(("the run", f"{what}, so it shows nothing"))
+        return made
 
     @property
     def counts(self) -> dict[str, int]:

@@ -29,6 +29,7 @@ _CHUNK = 1 << 16
 _SAMPLE_SECONDS = 0.05
 _END_SECONDS = 0.005
 _CLOSED_SECONDS = 1.0
+_REAP_SECONDS = 10.0
 _PIPE_BYTES = 1 << 20  # the most that Linux gives an ordinary user
 _STDERR_KEPT = 8 << 10
 _BLOCK = 512  # unit of `ulimit -f`
@@ -88,7 +89,7 @@ class Child:
         watched: Sequence[Path],
         limits: Limits,
         environment: Mapping[str, str],
-        stop: Event | None = None,
+        stop: Event,
     ) -> None:
         """Starts the program.
 
@@ -96,7 +97,7 @@ class Child:
             folder: Its working directory.
             watched: The folders whose size is bounded.
             environment: Added to our own.
-            stop: Set from another thread, it ends all waiting.
+            stop: Set from elsewhere, it ends all waiting.
 
         Raises:
             PathError: It cannot be started (`conformance.command`).
@@ -109,7 +110,7 @@ class Child:
         self._lines = 0
         self._pending = memoryview(b"")
         self._next_sample = 0.0
-        self._closed = False
+        self._closed, self._status = False, 0
         self._process = _start(
             command, folder, limits, {**os.environ, **environment, process_group.TOKEN_VARIABLE: self._token}
         )
@@ -193,7 +194,7 @@ class Child:
             Its exit status; negative: the number of the signal that ended it, ours included.
         """
         if self._closed:
-            return self._process.returncode
+            return self._status
         self._closed = True
         pid = self._process.pid
         ended = self.has_ended
@@ -203,11 +204,16 @@ class Child:
         obeyed = process_group.end(pid, self._token, grace=self.limits.grace)
         if not ended and not obeyed:
             self.notes.append("ignored SIGTERM")
-        status = self._process.wait()
-        self._last_words()
+        try:
+            status = self._process.wait(_REAP_SECONDS)
+        except subprocess.TimeoutExpired:  # it became somebody else's, or waits for a device
+            self.notes.append("could not be ended, and was left behind")
+            status = self._process.returncode = -signal.SIGKILL  # nobody waits for it any more
+        self._drain("err")
         for name in ("in", "out", "err"):
             self._drop(name)
         self._selector.close()
+        self._status = status
         return status
 
     # ------------------------------------------------------------ the loop
@@ -216,20 +222,21 @@ class Child:
         deadline = time.monotonic() + seconds
         closed = False
         while not done():
-            if self._stop is not None and self._stop.is_set():
+            if self._stop.is_set():
                 raise ChildFaultError("not-run", "the run was stopped")
             left = deadline - time.monotonic()
             if left <= 0 and closed:
                 raise ChildFaultError("crash", f"it closed its standard output before {what} came")
             if left <= 0:
-                raise ChildFaultError("timeout", f"{what} did not come within {seconds:g} s")
+                raise ChildFaultError("timeout", f"{what} did not come within {round(seconds, 1):g} s")
             self._turn(min(_SAMPLE_SECONDS, left))
             if self.has_ended:
-                self._drain()
+                self._drain("out")
+                self._drain("err")
+                self._check_output()
                 if done() or until_end:
                     return
-                status = self._status()
-                raise ended_badly(status, f" before {what} came")
+                raise ended_badly(process_group.exit_status(self._process.pid), f" before {what} came")
             if "out" not in self._open() and not until_end and not done():
                 # A process that ends closes its streams a moment before.
                 deadline = min(deadline, time.monotonic() + _CLOSED_SECONDS) if not closed else deadline
@@ -266,37 +273,30 @@ class Child:
         if not self._pending:
             self._selector.unregister(stdin)
 
-    def _take(self, name: str) -> bool:
-        """Reads what one stream has; False where it has nothing now, or has ended."""
+    def _take(self, name: str) -> int:
+        """Reads what one stream has; the number of bytes, 0 where it has none now, or has ended."""
         stream = self._streams[name]
         assert stream is not None
         try:
             chunk = os.read(stream.fileno(), _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         if not chunk:
             self._selector.unregister(stream)
-            return False
-        if name == "out":
+        elif name == "out":
             self._out += chunk
             self._lines += chunk.count(b"\n")  # searching all of a long line again and again takes quadratic time
         else:
             self._err_bytes += len(chunk)
             self._err += chunk
             del self._err[:-_STDERR_KEPT]
-        return True
+        return len(chunk)
 
-    def _drain(self) -> None:
-        """What it said before it ended; its own children may still hold the streams open, and are not waited for."""
-        for name in ("out", "err"):
-            while name in self._open() and self._take(name):
-                self._check_output()
-
-    def _last_words(self) -> None:
-        """What it said on standard error and was not read yet; not more than a pipe holds."""
-        for _ in range(_PIPE_BYTES // _CHUNK):
-            if "err" not in self._open() or not self._take("err"):
-                break
+    def _drain(self, name: str) -> None:
+        """What it said before it ended: no more than a pipe holds, for its children may speak on for ever."""
+        left = _PIPE_BYTES
+        while left > 0 and name in self._open() and (taken := self._take(name)):
+            left -= taken
 
     def _check(self) -> None:
         self._check_output()
@@ -329,12 +329,6 @@ class Child:
             self._selector.unregister(stream)
         with contextlib.suppress(OSError):
             stream.close()
-
-    def _status(self) -> int:
-        """The exit status of a program that has ended; negative: the number of a signal."""
-        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        assert ended is not None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def ended_badly(status: int, when: str = "") -> ChildFaultError:

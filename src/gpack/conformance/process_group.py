@@ -69,7 +69,7 @@ def end(leader: int, token: str, *, grace: float) -> bool:
     """
     try:
         return _signal_group(leader, signal.SIGTERM) and _wait(leader, grace)
-    finally:  # also where the user interrupts the waiting
+    finally:  # also where the user insists
         _signal_group(leader, signal.SIGKILL)
         # A process that forks while it is hunted is caught in the next round.
         for _ in range(_ROUNDS):
@@ -87,6 +87,13 @@ def has_ended(leader: int) -> bool:
         return os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
+
+
+def exit_status(leader: int) -> int:
+    """The exit status of a child that has ended, which stays to be fetched; negative: the number of a signal."""
+    ended = os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    assert ended is not None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _wait(leader: int, seconds: float) -> bool:

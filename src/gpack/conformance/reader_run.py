@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..errors import GpackError
+from ..terminal.interrupts import held_interrupts
+from .crew import side_by_side
 from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
 from .process import ChildFaultError
 from .protocol import Answer
@@ -40,17 +41,20 @@ def run_reader(
 
     Raises:
         PathError: The command cannot be started at all, or a folder cannot be made.
+        KeyboardInterrupt: The user stopped it; the programs have ended and the folders are gone.
     """
     started = time.monotonic()
-    start = introduce(command, options)
-    run = Run(Subject("reader", start.name, start.language, start.version, start.level, list(command)))
-    judge = Judge(options, start.depth, dump)
-    waiting: SimpleQueue[Vector] = SimpleQueue()
-    chosen = asked(vectors, start.level, start.depth, large=options.large)
-    for vector in chosen:
-        waiting.put(vector)
-    crew = _Crew(command, options, judge, waiting, progress)
-    crew.work(max(1, min(options.jobs, len(chosen))))
+    stop = threading.Event()
+    with held_interrupts(stop):
+        start = introduce(command, options, stop)
+        run = Run(Subject("reader", start.name, start.language, start.version, start.level, list(command)))
+        judge = Judge(options, start.depth, dump)
+        waiting: SimpleQueue[Vector] = SimpleQueue()
+        chosen = asked(vectors, start.level, start.depth, large=options.large)
+        for vector in chosen:
+            waiting.put(vector)
+        crew = _Crew(command, options, judge, waiting, progress, stop)
+        side_by_side(max(1, min(options.jobs, len(chosen))), crew.work, stop)
     run.results = sorted(crew.results, key=lambda result: result.id)
     run.notes = sorted(set(crew.notes))
     run.seconds = time.monotonic() - started
@@ -67,44 +71,25 @@ class _Crew:
         judge: Judge,
         waiting: SimpleQueue[Vector],
         progress: Callable[[Result], None] | None,
+        stop: threading.Event,
     ) -> None:
-        self.command, self.options, self.judge = command, options, judge
+        self.command, self.options, self.judge, self.stop = command, options, judge, stop
         self._waiting, self._progress = waiting, progress
         self._lock = threading.Lock()
-        self.stop = threading.Event()
         self._faults = 0
-        self._errors: list[BaseException] = []
         self.results: list[Result] = []
         self.notes: list[str] = []
 
-    def work(self, jobs: int) -> None:
-        """Works until the queue is empty; what went wrong in a thread is raised here."""
-        if jobs == 1:
-            self._guarded()
-        else:
-            # Waiting for futures can be interrupted; an interrupted `Thread.join` takes the thread for ended.
-            with ThreadPoolExecutor(jobs) as pool:
-                try:
-                    for future in [pool.submit(self._guarded) for _ in range(jobs)]:
-                        future.result()
-                except BaseException:
-                    self.stop.set()
-                    raise
-        if self._errors:
-            raise self._errors[0]
-
-    def _guarded(self) -> None:
-        try:
-            with Sandbox() as sandbox:
-                _Worker(self, sandbox).run()
-        except BaseException as error:  # raised again by `work`
-            self._errors.append(error)
+    def work(self) -> None:
+        """One thread's part: its own folders, its own program."""
+        with Sandbox() as sandbox:
+            _Worker(self, sandbox).run()
 
     # ------------------------------------------------------------ for workers
 
     def take(self) -> Vector | None:
-        """The next vector; None where there is none, or another thread failed."""
-        if self._errors or self.stop.is_set():
+        """The next vector; None where there is none, or the run was stopped."""
+        if self.stop.is_set():
             return None
         try:
             return self._waiting.get_nowait()
@@ -112,7 +97,9 @@ class _Crew:
             return None
 
     def put(self, result: Result) -> None:
-        """Keeps a result."""
+        """Keeps a result, unless the run was stopped: then it tells nothing of the program."""
+        if self.stop.is_set():
+            return
         with self._lock:
             self.results.append(result)
         if self._progress:
@@ -161,16 +148,17 @@ class _Worker:
         started = time.monotonic()
         path = vector.write(self._sandbox.input)
         self._sandbox.seal()
+        answer: Answer | None = None
         try:
             answer = self._ask(vector, path, result)
         except ChildFaultError as error:
             self._fail(result, error.outcome, str(error))
         except GpackError as error:  # it could not be started again
             self._fail(result, "crash", error.message)
-        else:
-            self._judge.judge(vector, path, answer, result)
         if told := self._sandbox.touched():
             self._fail(result, "touched", f"it changed what is not its own: {'; '.join(told[:5])}")
+        elif answer is not None:
+            self._judge.judge(vector, path, answer, result)
         if result.outcome in MISBEHAVIOUR:
             # Anything may lie there now; the next program begins anew.
             result.notes += self._sandbox.leftovers()

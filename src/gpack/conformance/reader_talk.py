@@ -30,15 +30,18 @@ from .sandbox import Sandbox
 _SLOWEST_HASH = 64 << 20  # bytes per second
 
 
-def introduce(command: Sequence[str], options: ReaderOptions) -> Start:
+def introduce(command: Sequence[str], options: ReaderOptions, stop: Event) -> Start:
     """Who the reader is: its first line; of a reader that is started for each file only what the caller says.
+
+    Args:
+        stop: Set from elsewhere, it ends all waiting.
 
     Raises:
         PathError: It cannot be started, or gives no first line (`conformance.command`).
     """
     if options.per_file:
         return Start(program_name(command), "", "", options.level or LEVELS[0], options.depth)
-    with Sandbox() as sandbox, Talk(command, options, sandbox) as talk:
+    with Sandbox() as sandbox, Talk(command, options, sandbox, stop) as talk:
         start = talk.start
         talk.stop()
     wanted = options.level or start.level
@@ -54,9 +57,7 @@ def patience(limits: Limits, path: Path) -> float:
 class Talk:
     """A reader that was started, and its first line."""
 
-    def __init__(
-        self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox, stop: Event | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], options: ReaderOptions, sandbox: Sandbox, stop: Event) -> None:
         self.limits = options.limits
         self.child = sandbox.start(command, options.limits, stop)
         self._seq = 0
@@ -117,7 +118,7 @@ def _did_not_start(command: Sequence[str], error: Exception, stderr: str) -> Pat
 
 
 def ask_once(
-    command: Sequence[str], path: Path, limits: Limits, sandbox: Sandbox, stop: Event | None, result: Result
+    command: Sequence[str], path: Path, limits: Limits, sandbox: Sandbox, stop: Event, result: Result
 ) -> Answer:
     """Starts a program for one file; what is noticed of it goes into the result.
 
@@ -131,10 +132,14 @@ def ask_once(
         finally:
             status = child.close()
             result.notes += child.notes
-            result.stderr = child.stderr_tail if status not in (EXIT_ACCEPT, EXIT_REJECT, EXIT_SKIP) else ""
+            result.stderr = child.stderr_tail
+    if status == EXIT_REJECT and not output.strip():  # as after an error that nobody caught
+        raise ended_badly(status, " and no reason on its standard output")
     if status not in (EXIT_ACCEPT, EXIT_REJECT, EXIT_SKIP):
         raise ended_badly(status)
     try:
-        return parse_output(output, status)
+        answer = parse_output(output, status)
     except ProtocolError as error:
         raise ChildFaultError("protocol", str(error)) from error
+    result.stderr = ""  # it said what it had to
+    return answer

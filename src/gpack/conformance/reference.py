@@ -18,7 +18,9 @@ from .dumping import dump
 from .protocol import EXIT_REJECT, LEVELS, PROTOCOL
 from .writer_set import writer_recipes
 
-_UNSUPPORTED = "UnsupportedError"
+# What matters most first: a file that needs a newer reader is not damaged, whatever else an old one finds in it.
+_CLASSES = ("unsupported", "structure", "digest", "semantic")
+_CLASSES_OF_ERRORS = {"UnsupportedError": "unsupported", "DigestError": "digest"}
 
 
 def main() -> int:
@@ -41,18 +43,21 @@ def _reader() -> int:
 
 
 def judge(path: str) -> dict[str, Any]:
-    """A verdict on a file: the first rule of the schema's order that it breaks, or the dump."""
+    """A verdict on a file: of the rules that it breaks the first of the class that matters most, or the dump."""
     try:
         broken = [result for result in check(path).failed if result.severity == "error"]
         if not broken:
             return {"verdict": "accept", "dump": dump(path)}
     except GpackError as error:
         return {"verdict": "reject", "class": "structure", "message": str(error)}
-    # A file that needs a newer reader is not damaged, whatever else an old one finds in it.
-    first = next((r for r in broken if RULES[r.rule].error == _UNSUPPORTED), broken[0])
-    rule = RULES[first.rule]
-    reject_class = "unsupported" if rule.error == _UNSUPPORTED else rule.level
-    return {"verdict": "reject", "class": reject_class, "message": first.findings[0].message, "rule": first.rule}
+    first = min(broken, key=lambda result: _CLASSES.index(_class_of(result.rule)))
+    return {
+        "verdict": "reject", "class": _class_of(first.rule), "message": first.findings[0].message, "rule": first.rule
+    }  # fmt: skip
+
+
+def _class_of(rule: str) -> str:
+    return _CLASSES_OF_ERRORS.get(RULES[rule].error, "structure" if RULES[rule].level == "structure" else "semantic")
 
 
 def _writer(recipe_path: Path, output: Path) -> int:

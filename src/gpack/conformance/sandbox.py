@@ -41,9 +41,13 @@ class Sandbox:
             self.root = Path(tempfile.mkdtemp(prefix="gpack-conformance-")).resolve()
             self.input, self.work = self.root / "input", self.root / "work"
             self.temporary, self.beside = self.root / "temporary", self.root / "beside"
-            for folder in (self.input, self.work, self.temporary, self.beside):
-                folder.mkdir()
-            (self.beside / _BYSTANDER).write_text("Nobody has to change this file.\n")
+            try:
+                for folder in (self.input, self.work, self.temporary, self.beside):
+                    folder.mkdir()
+                (self.beside / _BYSTANDER).write_text("Nobody has to change this file.\n")
+            except OSError:
+                remove(self.root)
+                raise
         except OSError as error:
             raise PathError(
                 f"no temporary folder can be made: {error.strerror}", code="io.write", path=tempfile.gettempdir()
@@ -63,16 +67,11 @@ class Sandbox:
         Raises:
             PathError: Something cannot be removed.
         """
-        try:
-            removed = remove(self.root)
-        except BaseException:  # the user interrupts
-            remove(self.root)
-            raise
-        if not removed:
+        if not remove(self.root):
             raise PathError("the temporary folder cannot be removed", code="io.write", path=self.root)
 
-    def start(self, command: Sequence[str], limits: Limits, stop: Event | None = None) -> Child:
-        """Starts a program in the working folder; `stop`, set from another thread, ends all waiting for it.
+    def start(self, command: Sequence[str], limits: Limits, stop: Event) -> Child:
+        """Starts a program in the working folder; `stop`, set from elsewhere, ends all waiting for it.
 
         Raises:
             PathError: It cannot be started.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Event
 
 from ..errors import GpackError
+from ..terminal.interrupts import held_interrupts
 from ..terminal.units import plural
 from .compare import differences
+from .crew import side_by_side
 from .disk import changes, is_regular, snapshot
 from .meaning import meaning_of_pack, meaning_of_recipe
 from .outcomes import Result, Run, Subject, program_name
@@ -65,37 +67,41 @@ def run_writer(
 
     Raises:
         PathError: The command cannot be started, or a folder cannot be made.
+        KeyboardInterrupt: The user stopped it; the programs have ended and the folders are gone.
     """
     started = time.monotonic()
     run = Run(Subject("writer", program_name(command), "", "", options.level, list(command)))
-    worker = _Writer(command, options, broken_rules)
+    waiting: SimpleQueue[WriterRecipe] = SimpleQueue()
+    for recipe in given(recipes, options.level):
+        waiting.put(recipe)
+    stop = Event()
+    worker = _Writer(command, options, broken_rules, stop)
 
-    def one(recipe: WriterRecipe) -> Result:
-        result = worker.result_of(recipe)
-        if progress:
-            progress(result)
-        return result
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                result = worker.result_of(waiting.get_nowait())
+            except Empty:
+                return
+            if stop.is_set():  # it was broken off, so its result tells nothing of the program
+                return
+            run.results.append(result)
+            if progress:
+                progress(result)
 
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        try:
-            run.results = sorted(pool.map(one, given(recipes, options.level)), key=lambda result: result.id)
-        except BaseException:
-            worker.stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    run.notes = sorted(set(worker.notes))
+    with held_interrupts(stop):
+        side_by_side(max(1, min(options.jobs, waiting.qsize())), work, stop)
+    run.results.sort(key=lambda result: result.id)
     run.seconds = time.monotonic() - started
     return run
 
 
 class _Writer:
     def __init__(
-        self, command: Sequence[str], options: WriterOptions, broken_rules: Callable[[Path], list[str]]
+        self, command: Sequence[str], options: WriterOptions, broken_rules: Callable[[Path], list[str]], stop: Event
     ) -> None:
-        self._command, self._options, self._broken_rules = command, options, broken_rules
+        self._command, self._options, self._broken_rules, self._stop = command, options, broken_rules, stop
         self._faults = 0
-        self.stop = Event()
-        self.notes: list[str] = []
 
     def result_of(self, recipe: WriterRecipe) -> Result:
         """Lets the program write one recipe, and judges what it wrote."""
@@ -138,7 +144,7 @@ class _Writer:
             ChildFaultError: It used too much, or ended in a way that means nothing.
         """
         limits = self._options.limits
-        with sandbox.start([*self._command, str(recipe_path), str(output)], limits, self.stop) as child:
+        with sandbox.start([*self._command, str(recipe_path), str(output)], limits, self._stop) as child:
             child.end_input()
             try:
                 said = child.rest(limits.timeout, "its end")
@@ -148,13 +154,13 @@ class _Writer:
                 result.stderr = child.stderr_tail if status != EXIT_WRITTEN else ""
         if status == EXIT_WRITTEN:
             return True
-        words = said.decode("utf-8", "backslashreplace").strip()[:_SAID] or child.stderr_tail[-_SAID:]
+        words = said.decode("utf-8", "backslashreplace").strip()[:_SAID]
         if status == EXIT_SKIP:
             result.outcome, result.message = "skip", words
-        elif status == EXIT_REFUSED:
-            result.outcome, result.message = "refused", words or "it gave no reason"
-        else:
-            raise ended_badly(status)
+        elif status == EXIT_REFUSED and words:
+            result.outcome, result.message = "refused", words
+        else:  # an interpreter's status after an error that nobody caught is 1 too
+            raise ended_badly(status, " and no reason on its standard output" if status == EXIT_REFUSED else "")
         return False
 
     def _judge(self, recipe: WriterRecipe, sandbox: Sandbox, output: Path, result: Result) -> None:

@@ -192,12 +192,13 @@ def _check_directory(found: Structure, report: Report, *, full: bool) -> None:
         return
     footer_start = found.footer_offset
     report.check("footer.manifest_offset", "footer.section_table_offset")
-    for name in ("manifest_offset", "section_table_offset"):
+    for rule, name in (
+        ("footer.manifest_offset", "manifest_offset"),
+        ("footer.section_table_offset", "section_table_offset"),
+    ):
         if getattr(footer, name) != getattr(header, name):
-            report.add(
-                f"footer.{name}", "footer", name, footer_start + footer.OFFSETS[name],
-                f"Found {getattr(footer, name)}, and {getattr(header, name)} in the header.",
-            )  # fmt: skip
+            message = f"Found {getattr(footer, name)}, and {getattr(header, name)} in the header."
+            report.add(rule, "footer", name, footer_start + footer.OFFSETS[name], message)
     if not found.entries:
         return
     report.check("footer.total_payload_bytes")

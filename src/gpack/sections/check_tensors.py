@@ -108,7 +108,8 @@ def _check_presence(context: Context, checked: CheckedTable, index: int, row: Te
     name = SECTION_NAMES.get(row.home, str(row.home))
     if entry is None:
         checked.fault("tensor.home_present", index, "home", f"{checked.label(index)}: {name} is absent.")
-    elif row.offset > entry.size or row.byte_size > entry.size - row.offset:
+        return
+    if row.offset > entry.size or row.byte_size > entry.size - row.offset:
         message = f"Bytes {row.offset} to {row.offset + row.byte_size}, {name} has {entry.size}."
         checked.fault("tensor.bounds", index, "offset", message)
 

@@ -1,1 +1,1 @@
-"""Text for people at a terminal: tables, sizes, durations. Both command lines, and `make bench`, print through it."""
+"""What both command lines share at a terminal: tables, sizes and durations as text, and Ctrl-C that waits its turn."""

@@ -13,8 +13,8 @@ from ...sections.assets import build_assets
 from ..parts import ROWS, Parts
 from ..recipe import Recipe
 from . import bases
-from .broken_container import PRIVATE, bound_header, entry, manifest, private
 from .case import Base, Change
+from .changes import PRIVATE, bound_header, entry, manifest, private
 
 K = SectionKind
 FILL = b"\xee"  # in fields that version 1 does not know
