@@ -116,9 +116,9 @@ def test_time_does_not_grow_with_the_experts(tmp_path: Path) -> None:
         os.truncate(path, len(head) + 2 * size)
     except OSError:
         pytest.skip("the file system takes no file of 128 GiB")
-    started = time.perf_counter()
+    started = time.process_time()
     done = convert_gguf(path, tmp_path / "x.gpack", external_experts=True)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert done.result is not None
     assert done.result.size < 1 << 16
     with gpack.open(tmp_path / "x.gpack") as pack:
