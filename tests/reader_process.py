@@ -10,24 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import running
 
 
 @contextmanager
 def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """The reader's process, and its first line."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin
-    assert process.stdout
-    try:
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
         yield process, json.loads(process.stdout.readline())
         process.stdin.write('{"type":"stop"}\n')
         process.stdin.flush()
         assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
 
 
 def ask(process: subprocess.Popen[str], path: Path) -> dict[str, Any]:

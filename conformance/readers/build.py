@@ -216,7 +216,8 @@ def node_modules() -> Path:
     if not shutil.which("npm"):
         raise MissingToolError(f"npm is not installed, and {COMPILER} is in none of {', '.join(map(str, places))}")
     package = f"{COMPILER}@{COMPILER_VERSION}"
-    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(own), package]
+    options = ["--silent", "--no-audit", "--no-fund", "--fetch-timeout=60000"]  # milliseconds
+    install = ["npm", "install", *options, "--prefix", str(own), package]
     try:
         with _alone(own):
             if not (own / "node_modules" / COMPILER).is_dir():

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf_maker import tiny_llama, write_gguf
 from markov import END, Model, Rule, Session, ids_of, script
+from processes import running
 
 import gpack
 from gpack.cli import main, speaking
@@ -28,6 +29,7 @@ from gpack.tokenizer.chat import ChatTemplate
 
 TESTS = Path(__file__).parents[1]
 TIMEOUT = 60  # seconds; slow machines
+SILENCE = 10  # seconds
 
 
 class Stdin(io.TextIOWrapper):
@@ -434,7 +436,7 @@ def place(tmp_path: Path) -> Path:
 
 
 class Terminal:
-    """A program on a pseudo-terminal."""
+    """A program on a pseudo-terminal; `close` ends it."""
 
     def __init__(self, words: list[str], folder: Path) -> None:
         self.ours, theirs = pty.openpty()
@@ -448,7 +450,7 @@ class Terminal:
         self.seen = ""
 
     def wait_for(self, text: str, again: Callable[[], object] = lambda: None) -> None:
-        """Reads until the text comes; where nothing comes for a second, something is done again.
+        """Reads until the text comes; where nothing comes for a while, something is done again.
 
         A signal that arrives just before Python waits for a key is only noticed with the next one.
         """
@@ -456,11 +458,11 @@ class Terminal:
         while text not in self.seen:
             if time.monotonic() > end:
                 raise AssertionError(f"{text!r} does not come: {self.seen!r}")
-            if not select.select([self.ours], [], [], 1)[0]:
+            if not select.select([self.ours], [], [], SILENCE)[0]:
                 again()
                 continue
             try:
-                self.seen += os.read(self.ours, 4096).decode()
+                self.seen += os.read(self.ours, 4096).decode(errors="replace")
             except OSError:
                 raise AssertionError(f"it ended: {self.seen!r}") from None
         self.seen = self.seen.partition(text)[2]
@@ -477,17 +479,35 @@ class Terminal:
         """Waits until it ends; its exit status."""
         end = time.monotonic() + TIMEOUT
         while self.process.poll() is None and time.monotonic() < end:
-            if not select.select([self.ours], [], [], 1)[0]:
+            if not select.select([self.ours], [], [], SILENCE)[0]:
                 again()
                 continue
-            with contextlib.suppress(OSError):  # it has ended
+            try:
                 os.read(self.ours, 4096)
-        os.close(self.ours)
+            except OSError:  # it has ended
+                break
         return self.process.wait(TIMEOUT)
 
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
 
-def test_a_conversation(place: Path) -> None:
-    terminal = Terminal(command(["one fish", "two birds"], "--temp", 0), place)
+
+Talk = Callable[..., Terminal]
+
+
+@pytest.fixture
+def talk(place: Path) -> Iterator[Talk]:
+    """Starts a program on a terminal: what the model says, and arguments."""
+    with contextlib.ExitStack() as stack:
+        yield lambda texts, *arguments: stack.enter_context(
+            contextlib.closing(Terminal(command(texts, *arguments), place))
+        )
+
+
+def test_a_conversation(talk: Talk, place: Path) -> None:
+    terminal = talk(["one fish", "two birds"], "--temp", 0)
     terminal.wait_for(">>> ")
     terminal.write("hello\n")
     terminal.wait_for("one fish")
@@ -514,8 +534,8 @@ def test_a_conversation(place: Path) -> None:
     ]  # fmt: skip
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(place: Path) -> None:
-    terminal = Terminal(command(["abcdefghijklmnopqrstuvwxyz" * 8], "--temp", 0), place)
+def test_ctrl_c_stops_the_answer_and_not_the_program(talk: Talk, place: Path) -> None:
+    terminal = talk(["abcdefghijklmnopqrstuvwxyz" * 16], "--temp", 0)
     terminal.wait_for(">>> ")
     terminal.write("go\n")
     terminal.wait_for("abcdef")
@@ -531,24 +551,24 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(place: Path) -> None:
     assert json.loads((place / "talk.json").read_text())[1]["content"].startswith("abcdef")
 
 
-def test_the_end_of_the_input_ends_the_conversation(place: Path) -> None:
-    terminal = Terminal(command(["x"]), place)
+def test_the_end_of_the_input_ends_the_conversation(talk: Talk) -> None:
+    terminal = talk(["x"])
     terminal.wait_for(">>> ")
     terminal.write("\x04")
     assert terminal.end() == 0
 
 
-def test_a_termination_ends_the_conversation(place: Path) -> None:
-    terminal = Terminal(command(["x"]), place)
+def test_a_termination_ends_the_conversation(talk: Talk) -> None:
+    terminal = talk(["x"])
     terminal.wait_for(">>> ")
     terminal.process.send_signal(signal.SIGTERM)
     assert terminal.end(lambda: terminal.process.send_signal(signal.SIGTERM)) == 130
 
 
 @pytest.mark.parametrize("text", ['"""first\nsecond"""\n', "\x1b[200~first\nsecond\x1b[201~\n"])
-def test_several_lines_are_one_message(place: Path, text: str) -> None:
+def test_several_lines_are_one_message(talk: Talk, place: Path, text: str) -> None:
     """Between quotes, and pasted, as terminals mark it."""
-    terminal = Terminal(command(["fine"], "--temp", 0), place)
+    terminal = talk(["fine"], "--temp", 0)
     terminal.wait_for(">>> ")
     terminal.write(text)
     terminal.wait_for("fine")
@@ -562,15 +582,15 @@ def test_several_lines_are_one_message(place: Path, text: str) -> None:
     assert content == "first\nsecond"
 
 
-def test_a_terminal_is_not_commanded(place: Path) -> None:
-    terminal = Terminal(command(["a\x1b[2Jb"], "-p", "x", "--temp", 0), place)
+def test_a_terminal_is_not_commanded(talk: Talk) -> None:
+    terminal = talk(["a\x1b[2Jb"], "-p", "x", "--temp", 0)
     terminal.wait_for("a\\x1b[2Jb")
     assert terminal.end() == 0
 
 
 def test_an_answer_that_is_stopped(place: Path) -> None:
-    words = command(["abcdefghijklmnopqrstuvwxyz" * 8], "-p", "x", "--temp", 0, "--stats")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place) as process:
+    words = command(["abcdefghijklmnopqrstuvwxyz" * 16], "-p", "x", "--temp", 0, "--stats")
+    with running(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(3) == "abc"
@@ -583,8 +603,8 @@ def test_an_answer_that_is_stopped(place: Path) -> None:
 
 
 def test_a_reader_that_leaves(place: Path) -> None:
-    words = command(["abcdefghijklmnopqrstuvwxyz" * 8], "-p", "x", "--temp", 0)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=place) as process:
+    words = command(["abcdefghijklmnopqrstuvwxyz" * 16], "-p", "x", "--temp", 0)
+    with running(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=place) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(3) == b"abc"
@@ -594,11 +614,12 @@ def test_a_reader_that_leaves(place: Path) -> None:
 
 
 def test_text_comes_token_by_token(place: Path) -> None:
-    words = command(["abcdef"], "-p", "x", "--temp", 0)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=place, bufsize=0) as process:
+    text = "abcdefghijklmnopqrstuvwxyz" * 4  # two seconds
+    words = command([text], "-p", "x", "--temp", 0)
+    with running(words, stdout=subprocess.PIPE, cwd=place, bufsize=0) as process:
         assert process.stdout is not None
         parts = []
         while part := process.stdout.read(100):
             parts.append(part)
-    assert b"".join(parts) == b"abcdef\n"
+    assert b"".join(parts) == text.encode() + b"\n"
     assert len(parts) > 3

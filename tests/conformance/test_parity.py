@@ -177,6 +177,8 @@ def test_tables_by_numpy_and_construct() -> None:
         body = BODIES[table.kind]
         if not table.sound or not body.tables or table.end > len(table.data):
             continue
+        if len(table.data) > 1 << 20:  # one of a million rows, of which construct says no more in 20 seconds
+            continue
         if table.header.magic != type(table.header).MAGIC or table.header.ofs_rows != type(table.header).SIZE:
             continue
         parsed = getattr(constructs, SECTION_NAMES[table.kind]).parse(table.data)

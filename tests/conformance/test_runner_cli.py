@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import running
 
 from gpack.conformance import cli_run, vectors
 from gpack.conformance.cli import main
@@ -298,20 +299,21 @@ def test_interrupted(kind: str, jobs: str, tmp_path: Path) -> None:
     )
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    process = subprocess.Popen(
+    program = running(
         [sys.executable, "-m", "gpack.conformance.cli", kind, "--timeout", "600", "--jobs", jobs, "--",
          sys.executable, str(script)],
         env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     wanted = int(jobs) + (kind == "reader")  # one only introduces itself
-    for _ in range(3000):
-        if len(list(tmp_path.glob("pid*"))) == wanted:
-            break
-        time.sleep(0.02)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)  # as people do
-    _, told = process.communicate(timeout=60)
+    with program as process:
+        for _ in range(3000):
+            if len(list(tmp_path.glob("pid*"))) == wanted:
+                break
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)  # as people do
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in told
     assert [str(path) for path in temporary.rglob("*")] == [], told

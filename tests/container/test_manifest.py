@@ -79,10 +79,10 @@ def test_depth_is_counted_outside_strings() -> None:
     ids=["endless string", "doubled key", "depth", "number", "negative number", "100 MB"],
 )
 def test_hostile_json_ends_soon(data: bytes) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ValueError):  # noqa: PT011  whichever comes first
         parse_json(data)
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 60
 
 
 def test_parse_manifest_names_the_rule() -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import running
 
 from gpack import errors
 from gpack.conformance.parts import Parts
@@ -340,7 +341,8 @@ def test_a_manifest_that_breaks_its_schema_is_refused(output: Path) -> None:
 # ---------------------------------------------------------------- killed and living writers
 
 
-def start_child(output: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def child_writing(output: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A writer in another process that stops in the middle and waits."""
     program = (
         "import sys, time\n"
@@ -353,26 +355,20 @@ def start_child(output: Path) -> subprocess.Popen[bytes]:
         "    time.sleep(600)\n"
         "made.build(sys.argv[1], progress=wait)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", program, str(output)], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"writing\n"
-    return child
+    with running([sys.executable, "-c", program, str(output)], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"writing\n"
+        yield child
 
 
 def test_a_killed_writer_leaves_the_destination_alone(output: Path) -> None:
-    child = start_child(output)
-    left = output.with_name(f"{output.name}.tmp.{child.pid}")
-    try:
+    with child_writing(output) as child:
+        left = output.with_name(f"{output.name}.tmp.{child.pid}")
         assert left.exists()
         builder(x=b"mine").build(output.with_name("other.gpack"))
         assert left.exists()
         assert atomic.remove_abandoned(output) == []  # it lives
-        os.kill(child.pid, signal.SIGKILL)
-    finally:
         child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
     assert left.exists()
     assert not output.exists() or output.read_bytes() == OLD
     builder(x=b"mine").build(output)
@@ -381,16 +377,10 @@ def test_a_killed_writer_leaves_the_destination_alone(output: Path) -> None:
 
 
 def test_a_living_writer_is_not_disturbed(output: Path) -> None:
-    child = start_child(output)
-    left = output.with_name(f"{output.name}.tmp.{child.pid}")
-    try:
+    with child_writing(output) as child:
+        left = output.with_name(f"{output.name}.tmp.{child.pid}")
         builder(x=b"mine").build(output)
         assert left.exists()
-    finally:
-        child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
     Container.open(output, verify_all_hashes=True).close()
 
 

@@ -148,8 +148,8 @@ def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
             interrupted = 0
             try:
                 for delay in (0.001, 0.003, 0.009):
-                    signal.setitimer(signal.ITIMER_REAL, delay)
                     try:
+                        signal.setitimer(signal.ITIMER_REAL, delay)
                         session.decode(ids[50:])
                         signal.setitimer(signal.ITIMER_REAL, 0)
                     except KeyboardInterrupt:
@@ -271,6 +271,21 @@ def test_a_session_that_nobody_closed_ends_its_threads(model: GuildModel) -> Non
     del session
     gc.collect()
     assert threading.active_count() == before
+
+
+def test_a_program_ends_with_its_session_open(tmp_path: Path) -> None:
+    """Python 3.13 waited for ever for threads that had ended with it."""
+    path = tiny("llama").write(tmp_path / "m.gguf")
+    code = f"""
+import sys
+from gpack.model import GuildModel, ModelPaths
+session = GuildModel.load(ModelPaths(primary_model_path={str(path)!r})).session(threads=2)
+session.decode([1])
+session.itself = session  # nothing but Python's end takes it away
+sys.exit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
 def test_a_warm_start_does_without_numba(tmp_path: Path) -> None:

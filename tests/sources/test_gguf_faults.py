@@ -169,10 +169,10 @@ def test_many_small_arrays_are_linear(target: Path) -> None:
     count = 20_000
     arrays = struct.pack("<IQ", 9, count) + (struct.pack("<IQ", 8, 1) + pack_string("ab")) * count
     write_gguf(target, raw_metadata=raw_entry(b"many", 9, arrays), raw_entries=1)
-    start = time.perf_counter()
+    start = time.process_time()
     with GgufSource.open(target) as source:
         assert source.get("many") == [["ab"]] * count
-    assert time.perf_counter() - start < 60  # seconds: bounded, however busy the machine
+    assert time.process_time() - start < 60  # seconds of the CPU
 
 
 def test_millions_of_arrays_are_refused(target: Path) -> None:
@@ -376,7 +376,7 @@ def test_random_damage_is_read_or_refused(target: Path) -> None:
         lambda data, at: data.__setitem__(slice(at, at + 8), rng.randbytes(8)),
         lambda data, at: data.__delitem__(slice(at, at + rng.randrange(1, 9))),
     ]
-    start = time.perf_counter()
+    start = time.process_time()
     outcomes = {"read": 0, "refused": 0}
     for _ in range(1500):
         data = bytearray(content)
@@ -391,4 +391,4 @@ def test_random_damage_is_read_or_refused(target: Path) -> None:
         except GpackError:
             outcomes["refused"] += 1
     assert min(outcomes.values()) > 50
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60

@@ -255,7 +255,7 @@ def test_changed_bytes_never_crash_or_hang(target: Path) -> None:
     rng = random.Random(4)
     whole = write_safetensors(target, {f"t{n}": f32(np.ones((n, 2))) for n in range(6)}).read_bytes()
     head = HEAD + struct.unpack("<Q", whole[:HEAD])[0]
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(2000):
         changed = bytearray(whole)
         for _ in range(rng.randint(1, 3)):
@@ -266,7 +266,7 @@ def test_changed_bytes_never_crash_or_hang(target: Path) -> None:
         except GpackError:
             continue
         assert all(tensor.begin + tensor.byte_size <= len(whole) for tensor in tensors.values())
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_nothing_stays_open(target: Path) -> None:

@@ -283,9 +283,9 @@ def test_the_clock_is_the_user_s() -> None:
 
 def test_a_long_conversation_is_no_attack() -> None:
     messages = [{"role": ("user", "assistant")[at % 2], "content": f"message {at} " * 50} for at in range(3000)]
-    begin = time.perf_counter()
+    begin = time.process_time()
     prompt = ChatTemplate(SHAPES["thinking"]).render(messages, add_generation_prompt=True)
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20
     assert prompt.text.count("<|im_start|>") == 3001
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -81,6 +82,8 @@ class Session:
         self._cache = KeyValueCache(cache_type, self.n_ctx)
         kernels = kernels_of(choose(cpu).name)
         self._team = Team(kernels, _count(threads, "threads", len(os.sched_getaffinity(0)), MOST_THREADS))
+        # Threads end with the session where nobody closed it; when Python ends, they stop without being waited for.
+        weakref.finalize(self, self._team.close).atexit = False
         try:
             self._trace(compute)
             if check_weights is not False:
@@ -196,10 +199,6 @@ class Session:
         team, self._team = self._team, None
         if team is not None:
             team.close()
-
-    def __del__(self) -> None:
-        """Threads end with the session, where nobody closed it."""
-        self.close()
 
     def __enter__(self) -> Self:
         return self

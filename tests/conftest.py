@@ -1,0 +1,16 @@
+"""What all tests have in common."""
+
+from __future__ import annotations
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Ctrl-C and a closed terminal end programs that tests start, also where this run shall ignore them.
+
+    What is started with `nohup`, or in the background of a script, ignores these signals, and hands that on.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # still ignored here, but by no child
