@@ -114,14 +114,6 @@ def test_the_set_stays_small_in_git() -> None:
     assert sum(path.stat().st_size for path in files) < 3_500_000
 
 
-def test_select_by_level() -> None:
-    structure = list(vectors.select(ALL, level="structure"))
-    digest = list(vectors.select(ALL, level="digest"))
-    assert 0 < len(structure) < len(digest) < len(ALL) == len(list(vectors.select(ALL)))
-    with pytest.raises(FormatError):
-        list(vectors.select(ALL, level="everything"))
-
-
 # ---------------------------------------------------------------- recipes
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..container.pieces import Piece, Range, Zeros
+from ..container.pieces import Piece, Range
 from ..convert.external import ExternalFiles
 from ..convert.plan import Plan
 from ..errors import UsageError
@@ -46,17 +46,6 @@ class Held:
     def part(self, offset: int, length: int) -> Iterator[Piece]:
         """A shorter range."""
         yield self.data[offset : offset + length]
-
-
-@dataclass(frozen=True)
-class ZeroRange:
-    """A range of zeros, however long."""
-
-    length: int
-
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
-        """A shorter range."""
-        yield Zeros(min(length, self.length - offset))
 
 
 @dataclass(frozen=True)

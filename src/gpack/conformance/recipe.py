@@ -18,8 +18,6 @@ from ..errors import FormatError, PathError
 
 # Runs that are nearer than this are joined: another run costs about as much as these zeros.
 _JOIN = 12
-# Files from this size on have no digest in their recipe and are never held in memory.
-LARGE = 1 << 26
 
 
 @dataclass(frozen=True)

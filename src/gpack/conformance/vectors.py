@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -180,12 +180,6 @@ def load(folder: str | os.PathLike[str] | None = None) -> list[Vector]:
 def default_folder() -> Path:
     """Where the vectors that came with gpack are: in the installed package, or in the checkout."""
     return _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
-
-
-def select(vectors: Sequence[Vector], *, level: str | None = None) -> Iterator[Vector]:
-    """Those vectors that judge readers of a level."""
-    highest = LEVELS.index(_one_of(level or LEVELS[-1], LEVELS))
-    return (vector for vector in vectors if LEVELS.index(vector.level) <= highest)
 
 
 def write_all(vectors: Sequence[Vector], folder: str | os.PathLike[str]) -> list[Path]:
