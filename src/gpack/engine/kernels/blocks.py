@@ -8,6 +8,7 @@ are those of ggml's own dequantisers; names of fields too (d, dmin, qs, qh, sc).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...generated.constants import GgmlType
@@ -77,10 +78,10 @@ def _q5_1(lanes: Lanes, rows: Rows) -> Iterator[Group]:
 
 
 def _q8_0(lanes: Lanes, rows: Rows) -> Iterator[Group]:
-    codes = rows.dwords(2) + rows.dwords(18)
+    codes = rows.thirty_two(2)
     scale = rows.half(0)
     if wide_codes(lanes):
-        yield Group(0, codes, 0, scale, signed=True)
+        yield Group(0, codes, 0, scale, signed=True, folded=rows.folded)
     else:
         yield Group(0, [lanes.builder.xor(code, lanes.dword(0x80808080)) for code in codes], 128, scale)
 
@@ -228,7 +229,7 @@ FORMATS: dict[str, Format] = {
     "Q4_1": _format(GgmlType.Q4_1, 32, 15, _q4_1),
     "Q5_0": _format(GgmlType.Q5_0, 32, 31, _q5_0),
     "Q5_1": _format(GgmlType.Q5_1, 32, 31, _q5_1),
-    "Q8_0": _format(GgmlType.Q8_0, 32, 255, _q8_0),
+    "Q8_0": replace(_format(GgmlType.Q8_0, 32, 255, _q8_0), folds=True),
     "Q2_K": _format(GgmlType.Q2_K, 16, 3, _q2_k),
     "Q3_K": _format(GgmlType.Q3_K, 16, 7, _q3_k),
     "Q4_K": _format(GgmlType.Q4_K, 32, 15, _q4_k),

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from ..cpu import Variant
-from .blocks import FORMATS
+from .blocks import FORMATS, wide_codes
 from .emit import Written
-from .lanes import F32, Lanes, Rows, fetch_ahead
+from .lanes import F32, FoldedRows, Lanes, Rows, fetch_ahead
 from .plain import PLAIN, Plain, tail
-from .products import sum_of_products
+from .products import sum_of_folded, sum_of_products
 from .units import Format
 from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
 
@@ -28,7 +28,8 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
         start = builder.add(weights, builder.mul(number, tile_bytes))
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
-            rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
+            kind = FoldedRows if form.folds and wide_codes(lanes) else Rows
+            rows = kind(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
             fetch_ahead(lanes, start, tile_bytes, place, form.size)
             x = builder.add(x8, builder.mul(place, lanes.number(form.elements // VALUES * SIZE)))
             return _block(form, lanes, rows, x, sums)
@@ -50,7 +51,10 @@ def _block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) 
         values = Group8(lanes, x, group.place * form.group, form.group)
         is_byte = group.offset == BYTE_OFFSET  # taken away in integers: so large an offset would cost precision
         start = values.offset() if is_byte else None
-        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
+        if group.folded:
+            products = sum_of_folded(lanes, group.codes, values, form.top, signed=group.signed)
+        else:
+            products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
         scale = builder.fmul(group.scale, values.scale())
         total = lanes.multiply_add(builder.sitofp(products, lanes.floats), scale, total)
         if group.offset and not is_byte:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from llvmlite import ir
+
 from ..cpu import Variant
 from .lanes import Lanes
 
@@ -17,6 +19,9 @@ class Values(Protocol):
 
     def codes(self, number: int) -> Any:
         """Four signed codes, in all lanes; never -128."""
+
+    def folded(self, number: int) -> Any:
+        """Four codes in the lanes of the first half, and those 16 further in the second."""
 
 
 def tokens_of(variant: Variant) -> int:
@@ -94,6 +99,18 @@ def sum_of_products(
     return made.finish()
 
 
+def sum_of_folded(lanes: Lanes, weights: Sequence[Any], values: Values, top: int, *, signed: bool) -> Any:
+    """The same for codes of folded rows."""
+    sums = (Sum(lanes), Sum(lanes))  # of rows 0 to 3, and 4 to 7
+    for number, codes in enumerate(weights):
+        sums[number // 4].add(codes, values.folded(number % 4), top, signed=signed)
+    low, high = (made.finish() for made in sums)
+    half, count = lanes.count // 2, lanes.count
+    first = [*range(half), *range(count, count + half)]
+    second = [place + half for place in first]
+    return lanes.builder.add(lanes.shuffle(low, high, first), lanes.shuffle(low, high, second))
+
+
 def _pairs(lanes: Lanes, unsigned: Any, signed: Any) -> Any:
     """Sums of two products each, u8 x s8, as int16."""
     builder = lanes.builder
@@ -105,7 +122,7 @@ def _signed_pairs(lanes: Lanes, weights: Any, values: Any) -> Any:
     """|w| times x with w's sign; |w| is at most 128, so that two products fit into 16 bits."""
     builder = lanes.builder
     weights, values = builder.bitcast(weights, lanes.bytes), builder.bitcast(values, lanes.bytes)
-    size = lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, weights, weights)
+    size = lanes.call(f"llvm.abs.v{lanes.bytes.count}i8", lanes.bytes, weights, ir.Constant(ir.IntType(1), 0))
     return _pairs(lanes, size, lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, values, weights))
 
 

@@ -15,10 +15,11 @@ class Group:
 
     Attributes:
         place: Number of the group in its block.
-        codes: Vectors of four codes for each row, in order; unsigned bytes unless `signed`.
+        codes: Vectors of four codes for each row, in order, or folded; unsigned bytes unless `signed`.
         offset: What is taken from each code.
         scale: float32, a lane for each row.
         minimum: What is added, or None.
+        folded: The codes are 32 of `lanes.FoldedRows`.
     """
 
     place: int
@@ -27,6 +28,7 @@ class Group:
     scale: Any
     minimum: Any = None
     signed: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Format:
         group: Weights that share a scale.
         top: The highest code; 255 where codes may be signed bytes (see `wide_codes`).
         groups: Yields the groups of a block.
+        folds: Rows are best folded where codes are 8 bits wide with AVX2.
     """
 
     elements: int
@@ -45,3 +48,4 @@ class Format:
     group: int
     top: int
     groups: Callable[[Lanes, Rows], Iterator[Group]]
+    folds: bool = False

@@ -50,6 +50,12 @@ class Group8:
         """Four codes, in all lanes."""
         return self.lanes.broadcast(self.lanes.at(self.row, self._start + CODES + self._inside + 4 * number), I32)
 
+    def folded(self, number: int) -> Any:
+        """Four codes in the lanes of the first half, and those 16 further in the second."""
+        lanes = self.lanes
+        codes = lanes.load(lanes.at(self.row, self._start + CODES), lanes.dwords)
+        return lanes.shuffle(codes, codes, [first + number for first in (0, 4) for _ in range(4)])
+
 
 def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
     """Arguments: state, float32 rows, groups of a token, 8-bit form. Threads share all groups of the batch."""
