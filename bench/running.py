@@ -45,9 +45,7 @@ def run(bench: Bench) -> Iterator[Row]:
         pack = bench.folder / f"{source.stem}.gpack"
         gpack.convert_gguf(source, pack)
         for threads in sorted({1, min(2, os.cpu_count() or 1)}):
-            # A prompt of 512 through a billion weights takes long: with all threads only.
-            prompt = _PROMPT if threads > 1 or "SmolLM2" in name else 0
-            yield from _speed(bench, builds, name, (source, pack), threads, prompt)
+            yield from _speed(bench, builds, name, (source, pack), threads)
         if "SmolLM2" in name:
             yield _first_token(bench, name, pack)
         pack.unlink()
@@ -67,34 +65,30 @@ def _models(bench: Bench) -> dict[str, Path]:
     return found
 
 
-def _speed(
-    bench: Bench, builds: dict[str, str], name: str, files: tuple[Path, Path], threads: int, prompt: int
-) -> list[Row]:
+def _speed(bench: Bench, builds: dict[str, str], name: str, files: tuple[Path, Path], threads: int) -> list[Row]:
     source, pack = files
     decode = 17 + (64 if source.stat().st_size < 1 << 28 else 24)
     # Any ids of the vocabulary do, the same for all.
-    ids = [(place * 7919 + 13) % 30_000 for place in range(max(decode, prompt))]
-    told = {"threads": threads, "n_ctx": _CONTEXT, "decode": ids[:decode], "prompt": ids[:prompt]}
+    ids = [(place * 7919 + 13) % 30_000 for place in range(max(decode, _PROMPT))]
+    told = {"threads": threads, "n_ctx": _CONTEXT, "decode": ids[:decode], "prompt": ids[:_PROMPT]}
     ways: dict[str, Way] = {"ours": lambda: _ours(bench, "speed", told | {"path": str(pack)})}
     if "avx2" in _usable() and _usable()[0] != "avx2":
         ways["ours, avx2"] = lambda: _ours(bench, "speed", told | {"path": str(pack), "cpu": "avx2"})
     for build, library in builds.items():
         ways[build] = lambda library=library: _peer(bench, library, "speed", told | {"path": str(source)})  # type: ignore[misc]
     warm_up({"ours": ways["ours"]})
-    # A gigabyte of weights takes half a minute each time.
+    # A gigabyte of weights takes half a minute each time, and more with one thread.
     runs = by_turns(bench.rounds if decode > 64 else min(bench.rounds, _LARGE_ROUNDS), ways)
-    rows = [_rates(f"{name}, {_plural(threads)}, decode", runs, builds, "decode_rate", _DECODE)]
-    if prompt:
-        rows.append(
-            _rates(f"{name}, {_plural(threads)}, prompt of {prompt}", runs, builds, "prompt_rate", _PROMPT_SHARE)
-        )
+    told_of = f"{name}, {_plural(threads)}"
+    rows = [
+        _rates(f"{told_of}, decode", runs, builds, "decode_rate", _DECODE),
+        _rates(f"{told_of}, prompt of {_PROMPT}", runs, builds, "prompt_rate", _PROMPT_SHARE),
+    ]
     if threads == 1 and "SmolLM2" in name:
         rows.append(_features("CPU features", runs))
     mapped = pack.stat().st_size
     used = max(outcome["peak"] - mapped - outcome["cache"] for outcome in runs["ours"])
-    rows.append(
-        bound("run", f"{name}, {_plural(threads)}, memory beside file and cache", max(used, 0), _MEMORY, units.size)
-    )
+    rows.append(bound("run", f"{told_of}, memory beside file and cache", max(used, 0), _MEMORY, units.size))
     return rows
 
 
