@@ -59,6 +59,23 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
         return memory + args[TAIL_AT]
 
     @inline
+    def share(n_tiles: Any, number: Any, nth: Any, most: Any) -> Any:
+        """The tiles of a piece, beyond the last where there is no such piece.
+
+        What is asked for ahead at a piece's end is another thread's, and its beginning was not asked for: so pieces
+        are large, as many equal ones as threads, and then smaller and smaller ones, that all end at the same time.
+        """
+        first, left = 0, n_tiles
+        while True:
+            size = max(1, min(most, 7 * left // (8 * nth)))
+            if number < nth:
+                first += number * size
+                return first, min(first + size, n_tiles)
+            if left <= nth * size:
+                return n_tiles, n_tiles
+            first, left, number = first + nth * size, left - nth * size, number - nth
+
+    @inline
     def dots(args: Any, weights: Any, x: Any, out: Any, first: Any, behind: Any, memory: Any) -> None:
         """The products of some tiles and one token."""
         block = longs(memory + UNPACK_AT)
@@ -114,15 +131,15 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
             x += (count - 1) * args[X_STEP]
             count = 1
         n_tiles = (args[N_OUT] + lanes - 1) // lanes
+        if count == 0:
+            return
         if count <= args[FEW]:
-            size = max(1, min(args[CHUNK], n_tiles // (8 * nth)))
-            n_chunks = (n_tiles + size - 1) // size
             while True:
                 unit = atomic_add(args[COUNTER], 1)
-                if unit >= n_chunks * count:
+                token = unit % count
+                first, behind = share(n_tiles, unit // count, nth, args[CHUNK])
+                if first >= n_tiles:
                     break
-                token, first = unit % count, unit // count * size
-                behind = min(first + size, n_tiles)
                 out = args[OUT_AT] + token * args[OUT_STEP]
                 dots(args, args[WEIGHTS], x + token * args[X_STEP], out, first, behind, memory)
             return
