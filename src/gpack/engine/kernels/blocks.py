@@ -8,13 +8,12 @@ are those of ggml's own dequantisers; names of fields too (d, dmin, qs, qh, sc).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from ...generated.constants import GgmlType
 from .grids import GRID_FORMATS
 from .lanes import I8, Lanes, Rows
-from .units import Format, Group
+from .units import Format, Group, Level
 
 
 def wide_codes(lanes: Lanes) -> bool:
@@ -36,12 +35,12 @@ def _nibbles(lanes: Lanes, raw: list[Any]) -> list[Any]:
 
 
 def _q4_0(lanes: Lanes, rows: Rows) -> Iterator[Group]:
-    yield Group(0, _nibbles(lanes, rows.dwords(2)), 8, rows.half(0))
+    yield Group(0, _nibbles(lanes, rows.sixteen(2)), 8, rows.half(0))
 
 
 def _q4_1(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     both = rows.dword(0)
-    codes = _nibbles(lanes, rows.dwords(4))
+    codes = _nibbles(lanes, rows.sixteen(4))
     yield Group(0, codes, 0, lanes.low_half(both), lanes.high_half(both))
 
 
@@ -81,7 +80,7 @@ def _q8_0(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     codes = rows.thirty_two(2)
     scale = rows.half(0)
     if wide_codes(lanes):
-        yield Group(0, codes, 0, scale, signed=True, folded=rows.folded)
+        yield Group(0, codes, 0, scale, signed=True)
     else:
         yield Group(0, [lanes.builder.xor(code, lanes.dword(0x80808080)) for code in codes], 128, scale)
 
@@ -91,13 +90,13 @@ def _q2_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     both = rows.dword(80)
     d, dmin = lanes.low_half(both), builder.fneg(lanes.high_half(both))
     packed = rows.dwords(0)
+    scales, minima = ([lanes.fields(item, shift, 4) for item in packed] for shift in (0, 4))
     for half in range(2):
         for side in range(2):
-            raw = rows.dwords(16 + 32 * half + 16 * side)
+            raw = rows.sixteen(16 + 32 * half + 16 * side)
             for pair in range(4):
                 place = 8 * half + 2 * pair + side
-                scale = builder.fmul(d, lanes.byte(lanes.fields(packed[place // 4], 0, 4), place % 4))
-                minimum = builder.fmul(dmin, lanes.byte(lanes.fields(packed[place // 4], 4, 4), place % 4))
+                scale, minimum = Level(d, scales[place // 4], place % 4), Level(dmin, minima[place // 4], place % 4)
                 yield Group(place, [lanes.fields(item, 2 * pair, 2) for item in raw], 0, scale, minimum)
 
 
@@ -106,22 +105,30 @@ def _q3_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     d = rows.half(108)
     low, middle, top = rows.dword(96), rows.dword(100), rows.dword(104)
     packed = [
-        builder.or_(lanes.fields(source, shift, 4), lanes.left(lanes.fields(top, 2 * number, 2), 4))
+        _less(lanes, builder.or_(lanes.fields(source, shift, 4), lanes.left(lanes.fields(top, 2 * number, 2), 4)), 32)
         for number, (source, shift) in enumerate(((low, 0), (middle, 0), (low, 4), (middle, 4)))
     ]
     for side in range(2):
-        masks = rows.dwords(16 * side)
+        masks = rows.sixteen(16 * side)
         for half in range(2):
-            raw = rows.dwords(32 + 32 * half + 16 * side)
+            raw = rows.sixteen(32 + 32 * half + 16 * side)
             for pair in range(4):
                 place = 8 * half + 2 * pair + side
-                level = builder.fsub(lanes.byte(packed[place // 4], place % 4), lanes.fill(lanes.floats, 32.0))
                 bits = [lanes.left(lanes.fields(item, 4 * half + pair, 1), 2) for item in masks]
                 codes = _with_bits(lanes, [lanes.fields(item, 2 * pair, 2) for item in raw], bits)
-                yield Group(place, codes, 4, builder.fmul(d, level))
+                rows.part()
+                yield Group(place, codes, 4, Level(d, packed[place // 4], place % 4, signed=True))
 
 
-def _scales_k4(lanes: Lanes, rows: Rows) -> Callable[[int], tuple[Any, Any]]:
+def _less(lanes: Lanes, values: Any, amount: int) -> Any:
+    """Bytes less a number each."""
+    builder = lanes.builder
+    return builder.bitcast(
+        builder.sub(builder.bitcast(values, lanes.bytes), lanes.fill(lanes.bytes, amount)), lanes.dwords
+    )
+
+
+def _scales_k4(lanes: Lanes, rows: Rows) -> Callable[[int], tuple[Level, Level]]:
     """Scale and minimum of a group of Q4_K or Q5_K, whose first sixteen bytes hold d, dmin and 6 bits of each."""
     builder = lanes.builder
     both, first, second, third = rows.dwords(0)
@@ -133,9 +140,8 @@ def _scales_k4(lanes: Lanes, rows: Rows) -> Callable[[int], tuple[Any, Any]]:
     scales = (lanes.fields(first, 0, 6), late(0, first))
     minima = (lanes.fields(second, 0, 6), late(4, second))
 
-    def of_group(place: int) -> tuple[Any, Any]:
-        scale = builder.fmul(d, lanes.byte(scales[place // 4], place % 4))
-        return scale, builder.fmul(dmin, lanes.byte(minima[place // 4], place % 4))
+    def of_group(place: int) -> tuple[Level, Level]:
+        return Level(d, scales[place // 4], place % 4), Level(dmin, minima[place // 4], place % 4)
 
     return of_group
 
@@ -143,38 +149,38 @@ def _scales_k4(lanes: Lanes, rows: Rows) -> Callable[[int], tuple[Any, Any]]:
 def _q4_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     of_group = _scales_k4(lanes, rows)
     for pair in range(4):
-        raw = rows.dwords(16 + 32 * pair) + rows.dwords(32 + 32 * pair)
+        raw = rows.thirty_two(16 + 32 * pair)
         yield Group(2 * pair, _low(lanes, raw), 0, *of_group(2 * pair))
         yield Group(2 * pair + 1, _high(lanes, raw), 0, *of_group(2 * pair + 1))
 
 
 def _q5_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     of_group = _scales_k4(lanes, rows)
-    high = rows.dwords(16) + rows.dwords(32)
+    high = rows.thirty_two(16)
     for pair in range(4):
-        raw = rows.dwords(48 + 32 * pair) + rows.dwords(64 + 32 * pair)
+        raw = rows.thirty_two(48 + 32 * pair)
         for side, codes in enumerate((_low(lanes, raw), _high(lanes, raw))):
             place = 2 * pair + side
             bits = [lanes.left(lanes.fields(item, place, 1), 4) for item in high]
+            rows.part()
             yield Group(place, _with_bits(lanes, codes, bits), 0, *of_group(place))
 
 
 def _q6_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
-    builder = lanes.builder
     d = rows.half(208)
     packed = rows.dwords(192)
     for half in range(2):
         for side in range(2):
-            high = rows.dwords(128 + 32 * half + 16 * side)
+            high = rows.sixteen(128 + 32 * half + 16 * side)
             for which in range(2):  # ql's first or second 32 bytes
-                raw = rows.dwords(64 * half + 32 * which + 16 * side)
+                raw = rows.sixteen(64 * half + 32 * which + 16 * side)
                 for late in range(2):  # low or high halves of the bytes
                     quarter = 2 * late + which
                     place = 8 * half + 2 * quarter + side
                     bits = [lanes.left(lanes.fields(item, 2 * quarter, 2), 4) for item in high]
                     codes = _with_bits(lanes, [lanes.fields(item, 4 * late, 4) for item in raw], bits)
-                    scale = builder.fmul(d, lanes.byte(packed[place // 4], place % 4, signed=True))
-                    yield Group(place, codes, 32, scale)
+                    rows.part()
+                    yield Group(place, codes, 32, Level(d, packed[place // 4], place % 4, signed=True))
 
 
 # Values of IQ4_NL's and IQ4_XS's codes.
@@ -192,7 +198,7 @@ def _iq4_group(lanes: Lanes, place: int, raw: list[Any], scale: Any) -> Group:
 
 
 def _iq4_nl(lanes: Lanes, rows: Rows) -> Iterator[Group]:
-    yield _iq4_group(lanes, 0, rows.dwords(2), rows.half(0))
+    yield _iq4_group(lanes, 0, rows.sixteen(2), rows.half(0))
 
 
 def _iq4_xs(lanes: Lanes, rows: Rows) -> Iterator[Group]:
@@ -203,7 +209,7 @@ def _iq4_xs(lanes: Lanes, rows: Rows) -> Iterator[Group]:
         under = lanes.and_(lanes.right(low, 4 * place), 0xF)
         over = lanes.left(lanes.and_(lanes.right(both, 16 + 2 * place), 3), 4)
         level = builder.sitofp(builder.sub(builder.or_(under, over), lanes.dword(32)), lanes.floats)
-        yield _iq4_group(lanes, place, rows.dwords(8 + 16 * place), builder.fmul(d, level))
+        yield _iq4_group(lanes, place, rows.sixteen(8 + 16 * place), builder.fmul(d, level))
 
 
 def _mxfp4(lanes: Lanes, rows: Rows) -> Iterator[Group]:
@@ -216,20 +222,22 @@ def _mxfp4(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     )
     bits = builder.select(builder.icmp_unsigned("<", exponent, lanes.dword(2)), tiny, normal)
     table = [value + _E2M1_TOP for value in _E2M1]
-    codes = [lanes.look_up(table, item) for item in _nibbles(lanes, rows.dwords(1))]
+    codes = [lanes.look_up(table, item) for item in _nibbles(lanes, rows.sixteen(1))]
     yield Group(0, codes, _E2M1_TOP, builder.bitcast(bits, lanes.floats))
 
 
-def _format(ggml_type: int, group: int, top: int, groups: Callable[[Lanes, Rows], Iterator[Group]]) -> Format:
-    return Format(GgmlType.BLOCK[ggml_type], GgmlType.BYTES[ggml_type], group, top, groups)
+def _format(
+    ggml_type: int, group: int, top: int, groups: Callable[[Lanes, Rows], Iterator[Group]], *, pairs: bool = True
+) -> Format:
+    return Format(GgmlType.BLOCK[ggml_type], GgmlType.BYTES[ggml_type], group, top, groups, pairs)
 
 
 FORMATS: dict[str, Format] = {
     "Q4_0": _format(GgmlType.Q4_0, 32, 15, _q4_0),
     "Q4_1": _format(GgmlType.Q4_1, 32, 15, _q4_1),
-    "Q5_0": _format(GgmlType.Q5_0, 32, 31, _q5_0),
-    "Q5_1": _format(GgmlType.Q5_1, 32, 31, _q5_1),
-    "Q8_0": replace(_format(GgmlType.Q8_0, 32, 255, _q8_0), folds=True),
+    "Q5_0": _format(GgmlType.Q5_0, 32, 31, _q5_0, pairs=False),
+    "Q5_1": _format(GgmlType.Q5_1, 32, 31, _q5_1, pairs=False),
+    "Q8_0": _format(GgmlType.Q8_0, 32, 255, _q8_0),
     "Q2_K": _format(GgmlType.Q2_K, 16, 3, _q2_k),
     "Q3_K": _format(GgmlType.Q3_K, 16, 7, _q3_k),
     "Q4_K": _format(GgmlType.Q4_K, 32, 15, _q4_k),

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from ..cpu import Variant
-from .blocks import FORMATS, wide_codes
+from .blocks import FORMATS
 from .emit import Written
-from .lanes import F32, FoldedRows, Lanes, Rows, fetch_ahead
+from .lanes import F32, Lanes, Rows, fetch_ahead
+from .paired import PairedRows, add_paired_block
 from .plain import PLAIN, Plain, tail
-from .products import sum_of_folded, sum_of_products
+from .products import sum_of_products
 from .units import Format
 from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
 
@@ -22,17 +23,20 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
     weights, row_bytes, n_blocks, x8, out = args
     tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
     zero = lanes.fill(lanes.floats, 0.0)
+    is_paired = form.pairs and lanes.variant.name == "avx2"
+    kind, add_block = (PairedRows, add_paired_block) if is_paired else (Rows, _add_block)
 
     def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
         number = builder.add(number, first)
         start = builder.add(weights, builder.mul(number, tile_bytes))
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
-            kind = FoldedRows if form.folds and wide_codes(lanes) else Rows
             rows = kind(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
-            fetch_ahead(lanes, start, tile_bytes, place, form.size)
             x = builder.add(x8, builder.mul(place, lanes.number(form.elements // VALUES * SIZE)))
-            return _block(form, lanes, rows, x, sums)
+            made = add_block(form, lanes, rows, x, sums)
+            rows.part()  # asked for in between, what is ahead would delay the block itself
+            fetch_ahead(lanes, start, tile_bytes, place, form.size)
+            return made
 
         total, rest = lanes.loop(n_blocks, [zero, zero], block)
         lanes.store(
@@ -43,7 +47,7 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
     lanes.loop(builder.sub(behind, first), [], tile)
 
 
-def _block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) -> list[Any]:
+def _add_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) -> list[Any]:
     """Adds a block's products to the sums: those of scales, and those of offsets and minima."""
     builder = lanes.builder
     total, rest = sums
@@ -51,17 +55,14 @@ def _block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) 
         values = Group8(lanes, x, group.place * form.group, form.group)
         is_byte = group.offset == BYTE_OFFSET  # taken away in integers: so large an offset would cost precision
         start = values.offset() if is_byte else None
-        if group.folded:
-            products = sum_of_folded(lanes, group.codes, values, form.top, signed=group.signed)
-        else:
-            products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
-        scale = builder.fmul(group.scale, values.scale())
-        total = lanes.multiply_add(builder.sitofp(products, lanes.floats), scale, total)
+        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
+        scale, minimum = group.floats(lanes)
         if group.offset and not is_byte:
-            minimum = builder.fmul(group.scale, lanes.fill(lanes.floats, -float(group.offset)))
+            minimum = builder.fmul(scale, lanes.fill(lanes.floats, -float(group.offset)))
+        factor = builder.fmul(scale, values.scale())
+        total = lanes.multiply_add(builder.sitofp(products, lanes.floats), factor, total)
+        if minimum is not None:
             rest = lanes.multiply_add(minimum, values.sum(), rest)
-        elif group.minimum is not None:
-            rest = lanes.multiply_add(group.minimum, values.sum(), rest)
     return [total, rest]
 
 

@@ -34,9 +34,17 @@ class Written:
         function = ir.Function(module, kind, symbol)
         builder = ir.IRBuilder(function.append_basic_block())
         lanes = Lanes(builder, self.variant)
+        _align_stack(builder)
         block, ith, nth = function.args
         start = builder.ptrtoint(block, I64)
         arguments = [lanes.load(lanes.at(start, 8 * place), I64, 8) for place in range(self.count)]
         self.body(lanes, arguments, ith, nth)
         builder.ret_void()
         return str(module)
+
+
+def _align_stack(builder: Any) -> None:
+    """Makes LLVM align the stack to cache lines: else it may put registers aside across two of them."""
+    line = builder.alloca(ir.VectorType(I64, 8))
+    line.align = 64
+    builder.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), [line.type]), "", "r", side_effect=True), [line])

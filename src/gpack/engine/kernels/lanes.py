@@ -17,6 +17,7 @@ from ..cpu import Variant
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, HALF = ir.FloatType(), ir.HalfType()
 _AHEAD = 2  # tiles; one is too late where rows are short
+_PAGE = 4096
 _ROWS = {"vnni": 16, "avx2": 8, "portable": 8}
 
 
@@ -53,6 +54,10 @@ class Lanes:
     def fill(self, kind: Any, value: float) -> Any:
         """A vector constant with `value` in all elements."""
         return ir.Constant(kind, [_constant(kind.element, value)] * kind.count)
+
+    def constants(self, kind: Any, values: Sequence[int]) -> Any:
+        """A vector constant."""
+        return ir.Constant(kind, [_constant(kind.element, value) for value in values])
 
     def dword(self, value: int) -> Any:
         """A constant of 32-bit integers; bytes as in 0x0f0f0f0f."""
@@ -202,7 +207,7 @@ class Lanes:
             name = f"look_up_{'_'.join(str(value & 0xFF) for value in table)}"
             found = self.apart(name, self.bytes, codes, lambda lanes, given: lanes._choose(table, given, 3))
         else:
-            entries = ir.Constant(self.bytes, [_constant(I8, value) for value in table] * (self.count // 4))
+            entries = self.constants(self.bytes, list(table) * (self.count // 4))
             name = "llvm.x86.avx512.pshuf.b.512" if self.count == 16 else "llvm.x86.avx2.pshuf.b"
             found = self.call(name, self.bytes, entries, codes)
         return builder.bitcast(found, self.dwords)
@@ -231,13 +236,7 @@ class Lanes:
 
 
 class Rows:
-    """Rows of stored blocks, a lane for each, at one place in all of them.
-
-    Attributes:
-        folded: `thirty_two` gives halves side by side.
-    """
-
-    folded = False
+    """Rows of stored blocks, a lane for each, at one place in all of them."""
 
     def __init__(self, lanes: Lanes, first: Any, stride: Any) -> None:
         """Takes the addresses of the first row's bytes and the distance between rows."""
@@ -276,23 +275,33 @@ class Rows:
 
     def dwords(self, offset: int) -> list[Any]:
         """Sixteen bytes of each row, as four vectors of four bytes of each."""
+        return self._transpose(*self.side_by_side(offset))
+
+    def sixteen(self, offset: int) -> list[Any]:
+        """Sixteen bytes of codes of each row, as four vectors of what products take (here: four bytes of each)."""
+        return self.dwords(offset)
+
+    def thirty_two(self, offset: int) -> list[Any]:
+        """Thirty-two bytes of codes of each row, as eight vectors."""
+        return self.sixteen(offset) + self.sixteen(offset + 16)
+
+    def part(self) -> None:
+        """Ends a part of a block whose code is best not mixed with what follows."""
+
+    def side_by_side(self, offset: int) -> list[Any]:
+        """Sixteen bytes of each row as they lie: vector k of four has those of rows k, k + 4 and so on."""
         lanes = self.lanes
         quad = ir.VectorType(I32, 4)
-        groups = lanes.count // 4
         loaded = []
         for first in range(4):
-            parts = [lanes.load(self.address(first + 4 * group, offset), quad) for group in range(groups)]
+            parts = [lanes.load(self.address(row, offset), quad) for row in range(first, lanes.count, 4)]
             while len(parts) > 1:
                 parts = [
                     lanes.shuffle(low, high, range(2 * low.type.count))
                     for low, high in zip(parts[::2], parts[1::2], strict=True)
                 ]
             loaded.append(parts[0])
-        return self._transpose(*loaded)
-
-    def thirty_two(self, offset: int) -> list[Any]:
-        """Thirty-two bytes of each row, as eight vectors of four bytes of each."""
-        return self.dwords(offset) + self.dwords(offset + 16)
+        return loaded
 
     def _transpose(self, a: Any, b: Any, c: Any, d: Any) -> list[Any]:
         ab, cd = self._zip(a, b, 0), self._zip(c, d, 0)
@@ -314,22 +323,6 @@ class Rows:
         return self.lanes.shuffle(x, y, order)
 
 
-class FoldedRows(Rows):
-    """Eight rows whose 32 bytes are read in one go, half as often as 16: reading is what a single token waits for.
-
-    Of `thirty_two` the first four vectors belong to rows 0 to 3 and the last four to rows 4 to 7. In the first half of
-    each are four bytes of each of its rows, and in the second half those 16 bytes further.
-    """
-
-    folded = True
-
-    def thirty_two(self, offset: int) -> list[Any]:
-        """Thirty-two bytes of each row, folded."""
-        lanes = self.lanes
-        loaded = [lanes.load(self.address(row, offset), lanes.dwords) for row in range(lanes.count)]
-        return [*self._transpose(*loaded[:4]), *self._transpose(*loaded[4:])]
-
-
 def fetch_ahead(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int) -> None:
     """Asks for the part of a tile to come that lies where this one's rows have a block.
 
@@ -342,5 +335,7 @@ def fetch_ahead(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int)
     length = size * lanes.count
     ahead = builder.add(tile, builder.mul(tile_bytes, lanes.number(_AHEAD)))
     start = builder.add(ahead, builder.mul(block, lanes.number(length)))
+    # Of a page whose address is not known yet nothing is fetched, it is only looked up: so ask once before it matters.
+    lanes.prefetch(lanes.at(start, length + _PAGE))
     for offset in range(0, length, 64):
         lanes.prefetch(lanes.at(start, offset))

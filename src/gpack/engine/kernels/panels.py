@@ -58,25 +58,26 @@ def _write_codes(form: Format, lanes: Lanes, group: Group, block: Any) -> None:
     builder = lanes.builder
     vector = 4 * lanes.count
     target = lanes.at(block, group.place * group_bytes(lanes, form.group))
-    minimum = group.minimum
+    scale, minimum = group.floats(lanes)
     if minimum is None:
-        minimum = builder.fmul(group.scale, lanes.fill(lanes.floats, -float(group.offset)))
+        minimum = builder.fmul(scale, lanes.fill(lanes.floats, -float(group.offset)))
     if group.signed:
         minimum = lanes.fill(lanes.floats, 0.0)
-    for number, vectors in enumerate((group.scale, minimum, *group.codes)):
+    for number, vectors in enumerate((scale, minimum, *group.codes)):
         lanes.store(lanes.at(target, number * vector), vectors)
 
 
 def _write_floats(form: Format, lanes: Lanes, group: Group, block: Any) -> None:
     """Rounded as ggml rounds: the product, then the sum."""
     builder = lanes.builder
+    scale, minimum = group.floats(lanes)
     for place in range(form.group):
         code = lanes.byte_number(group.codes[place // 4], place % 4, signed=group.signed)
         if group.offset:
             code = builder.sub(code, lanes.dword(group.offset))
-        weight = builder.fmul(builder.sitofp(code, lanes.floats), group.scale)
-        if group.minimum is not None:
-            weight = builder.fadd(weight, group.minimum)
+        weight = builder.fmul(builder.sitofp(code, lanes.floats), scale)
+        if minimum is not None:
+            weight = builder.fadd(weight, minimum)
         lanes.store(lanes.at(block, 4 * lanes.count * (group.place * form.group + place)), weight)
 
 

@@ -10,7 +10,7 @@ from llvmlite import ir
 from ..cpu import Variant
 from .lanes import Lanes
 
-_MOST = 127  # activations are -127 to 127
+MOST = 127  # activations are -127 to 127
 _TOKENS = {"vnni": 8, "avx2": 4, "portable": 2}
 
 
@@ -19,9 +19,6 @@ class Values(Protocol):
 
     def codes(self, number: int) -> Any:
         """Four signed codes, in all lanes; never -128."""
-
-    def folded(self, number: int) -> Any:
-        """Four codes in the lanes of the first half, and those 16 further in the second."""
 
 
 def tokens_of(variant: Variant) -> int:
@@ -56,9 +53,9 @@ class Sum:
         elif name == "portable":
             self._add_total(_portable(self.lanes, weights, values))
         elif signed:
-            self._add_total(_widen(self.lanes, _signed_pairs(self.lanes, weights, values)))
+            self._add_total(widen_pairs(self.lanes, signed_pairs_of(self.lanes, weights, values)))
         else:
-            self._add_pairs(_pairs(self.lanes, weights, values), top)
+            self._add_pairs(pairs_of(self.lanes, weights, values), top)
 
     def finish(self) -> Any:
         """The sums, int32."""
@@ -79,13 +76,13 @@ class Sum:
 
     def _add_pairs(self, pairs: Any, top: int) -> None:
         self.pairs = pairs if self.pairs is None else self.lanes.builder.add(self.pairs, pairs)
-        self.room = (self.room or 32767 // (2 * top * _MOST)) - 1
+        self.room = (self.room or 32767 // (2 * top * MOST)) - 1
         if self.room <= 0:
             self._flush()
 
     def _flush(self) -> None:
         if self.pairs is not None:
-            self._add_total(_widen(self.lanes, self.pairs))
+            self._add_total(widen_pairs(self.lanes, self.pairs))
         self.pairs, self.room = None, 0
 
 
@@ -99,34 +96,23 @@ def sum_of_products(
     return made.finish()
 
 
-def sum_of_folded(lanes: Lanes, weights: Sequence[Any], values: Values, top: int, *, signed: bool) -> Any:
-    """The same for codes of folded rows."""
-    sums = (Sum(lanes), Sum(lanes))  # of rows 0 to 3, and 4 to 7
-    for number, codes in enumerate(weights):
-        sums[number // 4].add(codes, values.folded(number % 4), top, signed=signed)
-    low, high = (made.finish() for made in sums)
-    half, count = lanes.count // 2, lanes.count
-    first = [*range(half), *range(count, count + half)]
-    second = [place + half for place in first]
-    return lanes.builder.add(lanes.shuffle(low, high, first), lanes.shuffle(low, high, second))
-
-
-def _pairs(lanes: Lanes, unsigned: Any, signed: Any) -> Any:
+def pairs_of(lanes: Lanes, unsigned: Any, signed: Any) -> Any:
     """Sums of two products each, u8 x s8, as int16."""
     builder = lanes.builder
     unsigned, signed = builder.bitcast(unsigned, lanes.bytes), builder.bitcast(signed, lanes.bytes)
     return lanes.call("llvm.x86.avx2.pmadd.ub.sw", lanes.shorts, unsigned, signed)
 
 
-def _signed_pairs(lanes: Lanes, weights: Any, values: Any) -> Any:
+def signed_pairs_of(lanes: Lanes, weights: Any, values: Any) -> Any:
     """|w| times x with w's sign; |w| is at most 128, so that two products fit into 16 bits."""
     builder = lanes.builder
     weights, values = builder.bitcast(weights, lanes.bytes), builder.bitcast(values, lanes.bytes)
     size = lanes.call(f"llvm.abs.v{lanes.bytes.count}i8", lanes.bytes, weights, ir.Constant(ir.IntType(1), 0))
-    return _pairs(lanes, size, lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, values, weights))
+    return pairs_of(lanes, size, lanes.call("llvm.x86.avx2.psign.b", lanes.bytes, values, weights))
 
 
-def _widen(lanes: Lanes, pairs: Any) -> Any:
+def widen_pairs(lanes: Lanes, pairs: Any) -> Any:
+    """Neighbours of int16 added, as int32."""
     return lanes.call("llvm.x86.avx2.pmadd.wd", lanes.dwords, pairs, lanes.fill(lanes.shorts, 1))
 
 

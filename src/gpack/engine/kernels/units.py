@@ -10,16 +10,40 @@ from .lanes import Lanes, Rows
 
 
 @dataclass(frozen=True)
+class Level:
+    """A scale or minimum that is a float32 of each row times a byte of each row.
+
+    Attributes:
+        unit: The floats, a lane for each row.
+        packed: Four bytes in each lane.
+        number: Which of them.
+    """
+
+    unit: Any
+    packed: Any
+    number: int
+    signed: bool = False
+
+    def byte(self, lanes: Lanes) -> Any:
+        """The bytes as floats."""
+        return lanes.byte(self.packed, self.number, signed=self.signed)
+
+    def value(self, lanes: Lanes) -> Any:
+        """The product."""
+        return lanes.builder.fmul(self.unit, self.byte(lanes))
+
+
+@dataclass(frozen=True)
 class Group:
     """One group of all rows.
 
     Attributes:
         place: Number of the group in its block.
-        codes: Vectors of four codes for each row, in order, or folded; unsigned bytes unless `signed`.
+        codes: Vectors of four codes for each row, in order, or those of `paired.PairedRows`; unsigned bytes unless
+            `signed`.
         offset: What is taken from each code.
-        scale: float32, a lane for each row.
-        minimum: What is added, or None.
-        folded: The codes are 32 of `lanes.FoldedRows`.
+        scale: float32, a lane for each row; or a `Level`, whose unit is that of the whole block.
+        minimum: What is added, likewise, or None.
     """
 
     place: int
@@ -28,7 +52,12 @@ class Group:
     scale: Any
     minimum: Any = None
     signed: bool = False
-    folded: bool = False
+
+    def floats(self, lanes: Lanes) -> tuple[Any, Any]:
+        """Scale and minimum as float32, a lane for each row."""
+        found = (self.scale, self.minimum)
+        scale, minimum = (item.value(lanes) if isinstance(item, Level) else item for item in found)
+        return scale, minimum
 
 
 @dataclass(frozen=True)
@@ -40,7 +69,7 @@ class Format:
         group: Weights that share a scale.
         top: The highest code; 255 where codes may be signed bytes (see `wide_codes`).
         groups: Yields the groups of a block.
-        folds: Rows are best folded where codes are 8 bits wide with AVX2.
+        pairs: Codes may be those of `paired.PairedRows`.
     """
 
     elements: int
@@ -48,4 +77,4 @@ class Format:
     group: int
     top: int
     groups: Callable[[Lanes, Rows], Iterator[Group]]
-    folds: bool = False
+    pairs: bool = False

@@ -8,12 +8,13 @@ from typing import Any
 from llvmlite import ir
 
 from .emit import Written
-from .lanes import F32, I8, I32, Lanes
+from .lanes import F32, I8, I16, I32, Lanes
 
 # A group as it lies in memory, in a cache line: float32 scale; float32 sums of the values as rounded, of all 32 and of
-# each 16; int32 sum of the codes times -128; 32 codes, int8.
-SCALE, SUM, HALF_SUMS, OFFSET, CODES, SIZE, VALUES = 0, 4, 8, 16, 32, 64, 32
-BYTE_OFFSET = 128
+# each 16; int32 sum of the codes times -128; int16 sums of the codes times 32, for each 16 those of every first and
+# every second pair; 32 codes, int8.
+SCALE, SUM, HALF_SUMS, OFFSET, PAIRS, CODES, SIZE, VALUES = 0, 4, 8, 16, 20, 32, 64, 32
+BYTE_OFFSET, PAIRS_UNIT = 128, 32
 _TOP = 127.0
 # Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
 _ROUNDER = 12582912.0
@@ -50,11 +51,22 @@ class Group8:
         """Four codes, in all lanes."""
         return self.lanes.broadcast(self.lanes.at(self.row, self._start + CODES + self._inside + 4 * number), I32)
 
-    def folded(self, number: int) -> Any:
-        """Four codes in the lanes of the first half, and those 16 further in the second."""
+    def sixteen(self, number: int) -> Any:
+        """Sixteen codes in each half of 256 bits."""
         lanes = self.lanes
-        codes = lanes.load(lanes.at(self.row, self._start + CODES), lanes.dwords)
-        return lanes.shuffle(codes, codes, [first + number for first in (0, 4) for _ in range(4)])
+        place = self._start + CODES + self._inside + 16 * number
+        codes = lanes.load(lanes.at(self.row, place), ir.VectorType(I32, 4))
+        return lanes.shuffle(codes, codes, 2 * [0, 1, 2, 3])
+
+    def offsets(self, amount: int) -> Any:
+        """What offsets of the codes of 16 weights add to sums of products, as int16 in all lanes.
+
+        The low half is that of codes 0, 1, 4, 5 and so on, the high half that of 2, 3, 6, 7 and so on.
+        """
+        lanes = self.lanes
+        place = self._start + PAIRS + 4 * (self._inside // 16)
+        sums = lanes.builder.bitcast(lanes.broadcast(lanes.at(self.row, place), I32), lanes.shorts)
+        return lanes.builder.ashr(sums, lanes.fill(lanes.shorts, (PAIRS_UNIT // amount).bit_length() - 1))
 
 
 def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
@@ -93,8 +105,15 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     scale = builder.fmul(unit, builder.select(is_finite, fitted, ir.Constant(F32, 1.0)))
     codes = builder.fptosi(builder.select(is_usable, rounded, lanes.fill(wide, 0.0)), whole)
     lanes.store(lanes.at(target, SCALE), scale, 4)
-    halves = [lanes.shuffle(codes, codes, range(first, first + 16)) for first in (0, 16)]
-    sums = [lanes.call("llvm.vector.reduce.add.v16i32", I32, half) for half in halves]
+    pairs = [
+        lanes.shuffle(codes, codes, [at + inside for at in range(first, first + 16, 4) for inside in (0, 1)])
+        for first in (0, 2, 16, 18)
+    ]
+    parts = [lanes.call("llvm.vector.reduce.add.v8i32", I32, part) for part in pairs]
+    sums = [builder.add(*parts[:2]), builder.add(*parts[2:])]
+    for number, part in enumerate(parts):
+        less = builder.trunc(builder.mul(part, ir.Constant(I32, PAIRS_UNIT)), I16)
+        lanes.store(lanes.at(target, PAIRS + 2 * number), less, 2)
     for offset, total in ((SUM, builder.add(*sums)), (HALF_SUMS, sums[0]), (HALF_SUMS + 4, sums[1])):
         lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
     lanes.store(lanes.at(target, OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)

@@ -1,0 +1,174 @@
+"""A block times one token with AVX2: codes stay as they lie, two rows to a vector, and the sums are turned instead.
+
+By then a group has four vectors of sums, not eight of codes. Scales that are small integers are multiplied while sums
+are integers, which is a step that AVX2 has to take anyway to make 32 bits of 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from llvmlite import ir
+
+from .lanes import I16, I32, I64, Lanes, Rows
+from .products import MOST, pairs_of, signed_pairs_of, widen_pairs
+from .units import Format, Group, Level
+from .x8 import Group8
+
+_MOST_16 = 32767
+_SIGNED_UNIT = 256  # a signed byte is taken as the upper half of 16 bits
+_ROWS_OF_HALF = (0, 1, 2, 3)
+
+
+class PairedRows(Rows):
+    """Eight rows; vector k of `sixteen` holds bytes of row k and then of row k + 4."""
+
+    def sixteen(self, offset: int) -> list[Any]:
+        """Sixteen bytes of codes of each row, as four vectors."""
+        return self.side_by_side(offset)
+
+    def half(self, offset: int) -> Any:
+        """A 16-bit float of each row, as float32; they are put together where no vectors are computed."""
+        lanes, builder = self.lanes, self.lanes.builder
+        quads = ir.Constant(ir.VectorType(I64, lanes.count // 4), ir.Undefined)
+        for place in range(lanes.count // 4):
+            loaded = [lanes.load(self.address(4 * place + number, offset), I16) for number in range(4)]
+            moved = [
+                builder.shl(builder.zext(half, I64), lanes.number(16 * number)) for number, half in enumerate(loaded)
+            ]
+            quads = builder.insert_element(quads, reduce(builder.or_, moved), ir.Constant(I32, place))
+        return lanes.widen(builder.bitcast(quads, lanes.halves))
+
+    def part(self) -> None:
+        """Nothing of what follows is read before: values that wait would not fit into 16 registers."""
+        kind = ir.FunctionType(ir.VoidType(), [])
+        self.lanes.builder.call(ir.InlineAsm(kind, "", "~{memory}", side_effect=True), [])
+
+
+def add_paired_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) -> list[Any]:
+    """Adds a block's products to the sums: those of scales, and those of offsets and minima."""
+    builder = lanes.builder
+    total, rest = sums
+    by_level: Any = None  # what is still to be multiplied by the block's unit of scales
+    by_minimum: Any = None  # and by that of minima
+    for group in form.groups(lanes, rows):
+        values = Group8(lanes, x, group.place * form.group, form.group)
+        if isinstance(group.scale, Level):
+            products = builder.sitofp(_sum_of_levels(lanes, group, group.scale, values, form.top), lanes.floats)
+            by_level = _add_product(lanes, products, values.scale(), by_level)
+            if group.minimum is not None:
+                by_minimum = _add_product(lanes, group.minimum.byte(lanes), values.sum(), by_minimum)
+            continue
+        products = builder.sitofp(_sum(lanes, group, values, form.top), lanes.floats)
+        total = lanes.multiply_add(products, builder.fmul(group.scale, values.scale()), total)
+        minimum = group.minimum
+        if group.offset:
+            minimum = builder.fmul(group.scale, lanes.fill(lanes.floats, -float(group.offset)))
+        if minimum is not None:
+            rest = lanes.multiply_add(minimum, values.sum(), rest)
+    if by_level is not None:
+        unit = group.scale.unit
+        if group.scale.signed:
+            unit = builder.fmul(unit, lanes.fill(lanes.floats, 1 / _SIGNED_UNIT))
+        total = lanes.multiply_add(unit, by_level, total)
+    if by_minimum is not None:
+        rest = lanes.multiply_add(group.minimum.unit, by_minimum, rest)
+    return [total, rest]
+
+
+def _add_product(lanes: Lanes, x: Any, y: Any, so_far: Any) -> Any:
+    return lanes.builder.fmul(x, y) if so_far is None else lanes.multiply_add(x, y, so_far)
+
+
+def _sum(lanes: Lanes, group: Group, values: Group8, top: int) -> Any:
+    """The sums of a group's products, int32, exact; a lane for each row."""
+    sums = _Sums(lanes, group, values, top)
+    sums.join(1)
+    sums.join(2)
+    return sums.widened()[0]
+
+
+def _sum_of_levels(lanes: Lanes, group: Group, level: Level, values: Group8, top: int) -> Any:
+    """The sums of a group's products, less its offset, times the level (256 times that where it is signed)."""
+    sums = _Sums(lanes, group, values, top)
+    if group.offset:  # what overflows 16 bits comes back with the offset, so that it does no harm
+        sums.join(1, wraps=True)
+        sums.join(2, wraps=True)
+        sums.vectors = [lanes.builder.sub(sums.vectors[0], values.offsets(group.offset))]
+        return sums.times([_words(lanes, level, _ROWS_OF_HALF)])[0]
+    sums.join(1)
+    if not sums.fit():
+        low, high = sums.times([_words(lanes, level, (0, 1, 0, 1)), _words(lanes, level, (2, 3, 2, 3))])
+        return _join(lanes, low, high, 2)
+    sums.join(2)
+    return sums.times([_words(lanes, level, _ROWS_OF_HALF)])[0]
+
+
+def _words(lanes: Lanes, level: Level, rows: Sequence[int]) -> Any:
+    """A level as int16, twice in each lane; of these rows in the first 128 bits, and of those 4 further."""
+    order: list[int] = []
+    for row in rows:
+        byte, zero = 4 * row + level.number, 0xFF
+        order += 2 * ([zero, byte] if level.signed else [byte, zero])
+    mask = lanes.constants(lanes.bytes, 2 * order)
+    packed = lanes.builder.bitcast(level.packed, lanes.bytes)
+    return lanes.builder.bitcast(lanes.call("llvm.x86.avx2.pshuf.b", lanes.bytes, packed, mask), lanes.shorts)
+
+
+class _Sums:
+    """Sums of a group's products, of two rows in each of four vectors, on their way to a lane for each row.
+
+    Attributes:
+        vectors: int16, two to four products each, or int32.
+        most: What an int16 is at most.
+    """
+
+    def __init__(self, lanes: Lanes, group: Group, values: Group8, top: int) -> None:
+        self.lanes = lanes
+        halves = [self._products(group, first, values.sixteen(first // 4)) for first in range(0, len(group.codes), 4)]
+        self.vectors = halves[0]
+        if len(halves) > 1:
+            self.vectors = [lanes.builder.add(*pair) for pair in zip(*halves, strict=True)]
+        self.most = 2 * top * MOST * len(halves)
+
+    def _products(self, group: Group, first: int, x: Any) -> list[Any]:
+        """Sums of the products of 16 weights, vector by vector."""
+        codes = group.codes[first : first + 4]
+        if group.signed:
+            return [widen_pairs(self.lanes, signed_pairs_of(self.lanes, vector, x)) for vector in codes]
+        return [pairs_of(self.lanes, vector, x) for vector in codes]
+
+    def fit(self) -> bool:
+        """Whether two sums may be added."""
+        return 2 * self.most <= _MOST_16 or self.vectors[0].type == self.lanes.dwords
+
+    def join(self, size: int, *, wraps: bool = False) -> None:
+        """Makes one vector of two, for which sums are added: those of a row that are `size` lanes apart."""
+        if not wraps and not self.fit():
+            self.vectors = self.widened()
+        pairs = zip(self.vectors[::2], self.vectors[1::2], strict=True)
+        self.vectors = [_join(self.lanes, *pair, size) for pair in pairs]
+        self.most *= 2
+
+    def widened(self) -> list[Any]:
+        """The sums as int32."""
+        if self.vectors[0].type == self.lanes.dwords:
+            return self.vectors
+        return [widen_pairs(self.lanes, vector) for vector in self.vectors]
+
+    def times(self, factors: Sequence[Any]) -> list[Any]:
+        """int16 sums times int16 factors, int32."""
+        lanes = self.lanes
+        pairs = zip(self.vectors, factors, strict=True)
+        return [lanes.call("llvm.x86.avx2.pmadd.wd", lanes.dwords, *pair) for pair in pairs]
+
+
+def _join(lanes: Lanes, a: Any, b: Any, size: int) -> Any:
+    """In each 128 bits: halves of a and of b, `size` lanes by turns, added to the other halves."""
+    builder, kind = lanes.builder, a.type
+    a, b = builder.bitcast(a, lanes.dwords), builder.bitcast(b, lanes.dwords)
+    turns = (0, 8, 1, 9) if size == 1 else (0, 1, 8, 9)
+    low, high = (lanes.shuffle(a, b, [start + half + place for start in (0, 4) for place in turns]) for half in (0, 2))
+    return builder.add(builder.bitcast(low, kind), builder.bitcast(high, kind))
