@@ -26,6 +26,8 @@ from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize
 from gpack.tensor import Tensor
 
+from .emulated import EmulatedKernels
+
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Raw = NDArray[np.uint8]
@@ -46,10 +48,12 @@ PLAIN = ("F32", "F16", "BF16")
 
 @cache
 def kernels(variant: str) -> Kernels:
-    """The kernels of a variant; skips where this CPU cannot run it."""
-    if VARIANTS[variant] not in usable():
-        pytest.skip(f"this CPU cannot run the kernels {variant}")
-    return Kernels(variant)
+    """The kernels of a variant; where this CPU cannot run it they are emulated if possible, else the test is skipped."""
+    if VARIANTS[variant] in usable():
+        return Kernels(variant)
+    if variant == "vnni" and VARIANTS["avx2"] in usable():
+        return EmulatedKernels()
+    return pytest.skip(f"this CPU cannot run the kernels {variant}")
 
 
 def random_rows(name: str, rows: int, n_in: int, seed: int = 0) -> Raw:
