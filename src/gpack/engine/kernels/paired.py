@@ -20,6 +20,7 @@ from .x8 import Group8
 _MOST_16 = 32767
 _SIGNED_UNIT = 256  # a signed byte is taken as the upper half of 16 bits
 _ROWS_OF_HALF = (0, 1, 2, 3)
+_ZERO = 0xFF  # as a place: a byte of zeros
 
 
 class PairedRows(Rows):
@@ -59,7 +60,7 @@ def add_paired_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Seque
             products = builder.sitofp(_sum_of_levels(lanes, group, group.scale, values, form.top), lanes.floats)
             by_level = _add_product(lanes, products, values.scale(), by_level)
             if group.minimum is not None:
-                by_minimum = _add_product(lanes, group.minimum.byte(lanes), values.sum(), by_minimum)
+                by_minimum = _add_product(lanes, _floats(lanes, group.minimum), values.sum(), by_minimum)
             continue
         products = builder.sitofp(_sum(lanes, group, values, form.top), lanes.floats)
         total = lanes.multiply_add(products, builder.fmul(group.scale, values.scale()), total)
@@ -110,11 +111,21 @@ def _words(lanes: Lanes, level: Level, rows: Sequence[int]) -> Any:
     """A level as int16, twice in each lane; of these rows in the first 128 bits, and of those 4 further."""
     order: list[int] = []
     for row in rows:
-        byte, zero = 4 * row + level.number, 0xFF
-        order += 2 * ([zero, byte] if level.signed else [byte, zero])
-    mask = lanes.constants(lanes.bytes, 2 * order)
+        byte = 4 * row + level.number
+        order += 2 * ([_ZERO, byte] if level.signed else [byte, _ZERO])
+    return lanes.builder.bitcast(_bytes(lanes, level, order), lanes.shorts)
+
+
+def _floats(lanes: Lanes, level: Level) -> Any:
+    """The bytes of a level, which are not signed, as floats."""
+    order = [place for row in range(4) for place in (4 * row + level.number, _ZERO, _ZERO, _ZERO)]
+    return lanes.builder.sitofp(lanes.builder.bitcast(_bytes(lanes, level, order), lanes.dwords), lanes.floats)
+
+
+def _bytes(lanes: Lanes, level: Level, order: Sequence[int]) -> Any:
+    """Bytes of each 128 bits of a level in this order."""
     packed = lanes.builder.bitcast(level.packed, lanes.bytes)
-    return lanes.builder.bitcast(lanes.call("llvm.x86.avx2.pshuf.b", lanes.bytes, packed, mask), lanes.shorts)
+    return lanes.call("llvm.x86.avx2.pshuf.b", lanes.bytes, packed, lanes.constants(lanes.bytes, 2 * list(order)))
 
 
 class _Sums:
