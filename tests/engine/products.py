@@ -48,7 +48,7 @@ PLAIN = ("F32", "F16", "BF16")
 
 @cache
 def kernels(variant: str) -> Kernels:
-    """The kernels of a variant; where this CPU cannot run it they are emulated if possible, else the test is skipped."""
+    """The kernels of a variant; where this CPU cannot run it they are emulated, or else the test is skipped."""
     if VARIANTS[variant] in usable():
         return Kernels(variant)
     if variant == "vnni" and VARIANTS["avx2"] in usable():
