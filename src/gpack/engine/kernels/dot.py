@@ -1,4 +1,4 @@
-"""Matrix times one vector: weights are read once, in the form in which they are stored, and never written anywhere."""
+"""Quantised weights times one token: they are read once, in the form in which they are stored, and never written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 from ..cpu import Variant
 from .blocks import FORMATS
 from .emit import Written
-from .lanes import F32, Lanes, Rows, fetch_ahead
+from .lanes import Lanes, Rows, fetch_ahead
 from .paired import PairedRows, add_paired_block
-from .plain import PLAIN, Plain, tail
 from .products import sum_of_products
 from .units import Format
 from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
@@ -66,48 +65,8 @@ def _add_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[An
     return [total, rest]
 
 
-def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """As `_quantized`, with weights of a row instead of blocks, and float32 activations."""
-    builder = lanes.builder
-    weights, row_bytes, n_in, x, out = args
-    tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
-
-    def add(place: Any, values: Sequence[Any], sums: Sequence[Any]) -> list[Any]:
-        made = list(sums)
-        for number, value in enumerate(values):
-            at = builder.add(x, builder.mul(builder.add(place, lanes.number(number)), lanes.number(4)))
-            slot = number % len(made)
-            made[slot] = lanes.multiply_add(value, lanes.broadcast(at, F32), made[slot])
-        return made
-
-    def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
-        number = builder.add(number, first)
-        start = builder.add(weights, builder.mul(number, tile_bytes))
-
-        def block(place: Any, sums: Sequence[Any]) -> list[Any]:
-            rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), row_bytes)
-            fetch_ahead(lanes, start, tile_bytes, place, 16)
-            return add(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows), sums)
-
-        zeros = [lanes.fill(lanes.floats, 0.0)] * 4
-        sums = lanes.loop(builder.sdiv(n_in, lanes.number(form.elements)), zeros, block)
-        rest = tail(form, lanes, start, row_bytes, n_in, sums, lambda place, value, so_far: add(place, [value], so_far))
-        total = builder.fadd(builder.fadd(rest[0], rest[1]), builder.fadd(rest[2], rest[3]))
-        lanes.store(builder.add(out, builder.mul(number, lanes.number(4 * lanes.count))), total)
-        return []
-
-    lanes.loop(builder.sub(behind, first), [], tile)
-
-
 def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
     return lambda variant: Written(variant, 5, partial(_quantized, form))
 
 
-def _plain_kernel(form: Plain) -> Callable[[Variant], Written]:
-    return lambda variant: Written(variant, 5, partial(_plain, form))
-
-
-BUILDERS = {
-    **{f"dot_{name}": _quantized_kernel(form) for name, form in FORMATS.items()},
-    **{f"dot_{name}": _plain_kernel(form) for name, form in PLAIN.items()},
-}
+BUILDERS = {f"dot_{name}": _quantized_kernel(form) for name, form in FORMATS.items()}

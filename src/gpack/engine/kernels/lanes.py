@@ -17,7 +17,7 @@ from ..cpu import Variant
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, HALF = ir.FloatType(), ir.HalfType()
 _AHEAD = 2  # tiles; one is too late where rows are short
-_PAGE = 4096
+PAGE = 4096  # bytes; more on some machines, where this does no harm
 _ROWS = {"vnni": 16, "avx2": 8, "portable": 8}
 
 
@@ -336,6 +336,6 @@ def fetch_ahead(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int)
     ahead = builder.add(tile, builder.mul(tile_bytes, lanes.number(_AHEAD)))
     start = builder.add(ahead, builder.mul(block, lanes.number(length)))
     # Of a page whose address is not known yet nothing is fetched, it is only looked up: so ask once before it matters.
-    lanes.prefetch(lanes.at(start, length + _PAGE))
+    lanes.prefetch(lanes.at(start, length + PAGE))
     for offset in range(0, length, 64):
         lanes.prefetch(lanes.at(start, offset))
