@@ -77,10 +77,10 @@ def _q5_1(lanes: Lanes, rows: Rows) -> Iterator[Group]:
 
 
 def _q8_0(lanes: Lanes, rows: Rows) -> Iterator[Group]:
-    codes = rows.thirty_two(2)
+    codes, is_whole = rows.whole(2)
     scale = rows.half(0)
     if wide_codes(lanes):
-        yield Group(0, codes, 0, scale, signed=True)
+        yield Group(0, codes, 0, scale, signed=True, whole=is_whole)
     else:
         yield Group(0, [lanes.builder.xor(code, lanes.dword(0x80808080)) for code in codes], 128, scale)
 

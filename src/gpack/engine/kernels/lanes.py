@@ -285,6 +285,10 @@ class Rows:
         """Thirty-two bytes of codes of each row, as eight vectors."""
         return self.sixteen(offset) + self.sixteen(offset + 16)
 
+    def whole(self, offset: int) -> tuple[list[Any], bool]:
+        """Thirty-two codes of a byte each, as eight vectors; and whether a vector holds those of one row."""
+        return self.thirty_two(offset), False
+
     def part(self) -> None:
         """Ends a part of a block whose code is best not mixed with what follows."""
 

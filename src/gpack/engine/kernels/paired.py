@@ -7,13 +7,12 @@ are integers, which is a step that AVX2 has to take anyway to make 32 bits of 16
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 from llvmlite import ir
 
-from .lanes import I16, I32, I64, Lanes, Rows
-from .products import MOST, pairs_of, signed_pairs_of, widen_pairs
+from .lanes import Lanes, Rows
+from .products import MOST, pairs_of, widen_pairs
 from .units import Format, Group, Level
 from .x8 import Group8
 
@@ -30,17 +29,10 @@ class PairedRows(Rows):
         """Sixteen bytes of codes of each row, as four vectors."""
         return self.side_by_side(offset)
 
-    def half(self, offset: int) -> Any:
-        """A 16-bit float of each row, as float32; they are put together where no vectors are computed."""
-        lanes, builder = self.lanes, self.lanes.builder
-        quads = ir.Constant(ir.VectorType(I64, lanes.count // 4), ir.Undefined)
-        for place in range(lanes.count // 4):
-            loaded = [lanes.load(self.address(4 * place + number, offset), I16) for number in range(4)]
-            moved = [
-                builder.shl(builder.zext(half, I64), lanes.number(16 * number)) for number, half in enumerate(loaded)
-            ]
-            quads = builder.insert_element(quads, reduce(builder.or_, moved), ir.Constant(I32, place))
-        return lanes.widen(builder.bitcast(quads, lanes.halves))
+    def whole(self, offset: int) -> tuple[list[Any], bool]:
+        """Thirty-two codes of a byte each, a vector for each row: half as much to read."""
+        lanes = self.lanes
+        return [lanes.load(self.address(row, offset), lanes.dwords) for row in range(lanes.count)], True
 
     def part(self) -> None:
         """Nothing of what follows is read before: values that wait would not fit into 16 registers."""
@@ -86,9 +78,10 @@ def _add_product(lanes: Lanes, x: Any, y: Any, so_far: Any) -> Any:
 def _sum(lanes: Lanes, group: Group, values: Group8, top: int) -> Any:
     """The sums of a group's products, int32, exact; a lane for each row."""
     sums = _Sums(lanes, group, values, top)
-    sums.join(1)
-    sums.join(2)
-    return sums.widened()[0]
+    for size in (1, 2, 4)[: 3 if group.whole else 2]:
+        sums.join(size)
+    made = sums.widened()[0]
+    return lanes.builder.add(made, values.negative()) if group.signed else made
 
 
 def _sum_of_levels(lanes: Lanes, group: Group, level: Level, values: Group8, top: int) -> Any:
@@ -129,34 +122,46 @@ def _bytes(lanes: Lanes, level: Level, order: Sequence[int]) -> Any:
 
 
 class _Sums:
-    """Sums of a group's products, of two rows in each of four vectors, on their way to a lane for each row.
+    """Sums of a group's products on their way to a lane for each row.
+
+    At first there are four vectors of two rows each, or eight of one.
 
     Attributes:
-        vectors: int16, two to four products each, or int32.
+        vectors: int16 or int32.
         most: What an int16 is at most.
     """
 
     def __init__(self, lanes: Lanes, group: Group, values: Group8, top: int) -> None:
-        self.lanes = lanes
-        halves = [self._products(group, first, values.sixteen(first // 4)) for first in range(0, len(group.codes), 4)]
-        self.vectors = halves[0]
-        if len(halves) > 1:
-            self.vectors = [lanes.builder.add(*pair) for pair in zip(*halves, strict=True)]
-        self.most = 2 * top * MOST * len(halves)
+        self.lanes, self.most = lanes, 2 * top * MOST
+        if group.whole:
+            self.vectors = self._products(group.codes, values.all(), signed=group.signed)
+            return
+        self.vectors, *second = (
+            self._products(group.codes[first : first + 4], values.sixteen(first // 4), signed=group.signed)
+            for first in range(0, len(group.codes), 4)
+        )
+        for vectors in second:
+            self.vectors = [lanes.builder.add(*pair) for pair in zip(self.vectors, vectors, strict=True)]
+            self.most *= 2
 
-    def _products(self, group: Group, first: int, x: Any) -> list[Any]:
-        """Sums of the products of 16 weights, vector by vector."""
-        codes = group.codes[first : first + 4]
-        if group.signed:
-            return [widen_pairs(self.lanes, signed_pairs_of(self.lanes, vector, x)) for vector in codes]
-        return [pairs_of(self.lanes, vector, x) for vector in codes]
+    def _products(self, codes: Sequence[Any], x: Any, *, signed: bool) -> list[Any]:
+        """Sums of two products each; of four as int32 where codes are signed, and then less `values.negative()`."""
+        lanes, builder = self.lanes, self.lanes.builder
+        if not signed:
+            return [pairs_of(lanes, vector, x) for vector in codes]
+        # |x| times w, or times -w - 1 where x is negative: that is w with all bits flipped, for any w.
+        x, zero = builder.bitcast(x, lanes.bytes), lanes.fill(lanes.bytes, 0)
+        size = lanes.call(f"llvm.abs.v{lanes.bytes.count}i8", lanes.bytes, x, ir.Constant(ir.IntType(1), 0))
+        flips = builder.sext(builder.icmp_signed("<", x, zero), lanes.bytes)
+        flipped = [builder.xor(builder.bitcast(vector, lanes.bytes), flips) for vector in codes]
+        return [widen_pairs(lanes, pairs_of(lanes, size, vector)) for vector in flipped]
 
     def fit(self) -> bool:
         """Whether two sums may be added."""
         return 2 * self.most <= _MOST_16 or self.vectors[0].type == self.lanes.dwords
 
     def join(self, size: int, *, wraps: bool = False) -> None:
-        """Makes one vector of two, for which sums are added: those of a row that are `size` lanes apart."""
+        """Makes one vector of two (see `_join`)."""
         if not wraps and not self.fit():
             self.vectors = self.widened()
         pairs = zip(self.vectors[::2], self.vectors[1::2], strict=True)
@@ -177,9 +182,13 @@ class _Sums:
 
 
 def _join(lanes: Lanes, a: Any, b: Any, size: int) -> Any:
-    """In each 128 bits: halves of a and of b, `size` lanes by turns, added to the other halves."""
+    """Sums of two vectors by turns: of each, `size` lanes of 32 bits (1, 2 or 4) and those that follow are added."""
     builder, kind = lanes.builder, a.type
     a, b = builder.bitcast(a, lanes.dwords), builder.bitcast(b, lanes.dwords)
-    turns = (0, 8, 1, 9) if size == 1 else (0, 1, 8, 9)
-    low, high = (lanes.shuffle(a, b, [start + half + place for start in (0, 4) for place in turns]) for half in (0, 2))
+    if size == 4:
+        first = [0, 1, 2, 3, 8, 9, 10, 11]
+    else:  # within 128 bits
+        turns = (0, 8, 1, 9) if size == 1 else (0, 1, 8, 9)
+        first = [start + place for start in (0, 4) for place in turns]
+    low, high = (lanes.shuffle(a, b, [place + way for place in first]) for way in (0, max(size, 2)))
     return builder.add(builder.bitcast(low, kind), builder.bitcast(high, kind))

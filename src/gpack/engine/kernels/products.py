@@ -53,7 +53,7 @@ class Sum:
         elif name == "portable":
             self._add_total(_portable(self.lanes, weights, values))
         elif signed:
-            self._add_total(widen_pairs(self.lanes, signed_pairs_of(self.lanes, weights, values)))
+            self._add_total(widen_pairs(self.lanes, _signed_pairs(self.lanes, weights, values)))
         else:
             self._add_pairs(pairs_of(self.lanes, weights, values), top)
 
@@ -103,7 +103,7 @@ def pairs_of(lanes: Lanes, unsigned: Any, signed: Any) -> Any:
     return lanes.call("llvm.x86.avx2.pmadd.ub.sw", lanes.shorts, unsigned, signed)
 
 
-def signed_pairs_of(lanes: Lanes, weights: Any, values: Any) -> Any:
+def _signed_pairs(lanes: Lanes, weights: Any, values: Any) -> Any:
     """|w| times x with w's sign; |w| is at most 128, so that two products fit into 16 bits."""
     builder = lanes.builder
     weights, values = builder.bitcast(weights, lanes.bytes), builder.bitcast(values, lanes.bytes)

@@ -40,7 +40,7 @@ class Group:
     Attributes:
         place: Number of the group in its block.
         codes: Vectors of four codes for each row, in order, or those of `paired.PairedRows`; unsigned bytes unless
-            `signed`.
+            `signed`; where `whole`, a vector for each row.
         offset: What is taken from each code.
         scale: float32, a lane for each row; or a `Level`, whose unit is that of the whole block.
         minimum: What is added, likewise, or None.
@@ -52,6 +52,7 @@ class Group:
     scale: Any
     minimum: Any = None
     signed: bool = False
+    whole: bool = False
 
     def floats(self, lanes: Lanes) -> tuple[Any, Any]:
         """Scale and minimum as float32, a lane for each row."""

@@ -12,8 +12,8 @@ from .lanes import F32, I8, I16, I32, Lanes
 
 # A group as it lies in memory, in a cache line: float32 scale; float32 sums of the values as rounded, of all 32 and of
 # each 16; int32 sum of the codes times -128; int16 sums of the codes times 32, for each 16 those of every first and
-# every second pair; 32 codes, int8.
-SCALE, SUM, HALF_SUMS, OFFSET, PAIRS, CODES, SIZE, VALUES = 0, 4, 8, 16, 20, 32, 64, 32
+# every second pair; int32 sum of the negative codes, times -1; 32 codes, int8.
+SCALE, SUM, HALF_SUMS, OFFSET, PAIRS, NEGATIVE, CODES, SIZE, VALUES = 0, 4, 8, 16, 20, 28, 32, 64, 32
 BYTE_OFFSET, PAIRS_UNIT = 128, 32
 _TOP = 127.0
 # Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
@@ -57,6 +57,14 @@ class Group8:
         place = self._start + CODES + self._inside + 16 * number
         codes = lanes.load(lanes.at(self.row, place), ir.VectorType(I32, 4))
         return lanes.shuffle(codes, codes, 2 * [0, 1, 2, 3])
+
+    def all(self) -> Any:
+        """Thirty-two codes."""
+        return self.lanes.load(self.lanes.at(self.row, self._start + CODES), self.lanes.dwords)
+
+    def negative(self) -> Any:
+        """The sum of the negative codes of 32, times -1, in all lanes."""
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + NEGATIVE), I32)
 
     def offsets(self, amount: int) -> Any:
         """What offsets of the codes of 16 weights add to sums of products, as int16 in all lanes.
@@ -117,6 +125,9 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     for offset, total in ((SUM, builder.add(*sums)), (HALF_SUMS, sums[0]), (HALF_SUMS + 4, sums[1])):
         lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
     lanes.store(lanes.at(target, OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)
+    below = lanes.call("llvm.smin.v32i32", whole, codes, ir.Constant(whole, None))
+    negative = lanes.call("llvm.vector.reduce.add.v32i32", I32, below)
+    lanes.store(lanes.at(target, NEGATIVE), builder.neg(negative), 4)
     lanes.store(lanes.at(target, CODES), builder.trunc(codes, ir.VectorType(I8, VALUES)))
 
 
