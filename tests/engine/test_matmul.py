@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from gpack.quants import dequantize
 
 from .products import (
     BLOCKS,
+    HALVES,
     NUMBERS,
     ORACLE,
     PLAIN,
@@ -80,29 +83,36 @@ def test_eight_bits_are_off_by_about_half_a_step_at_most(name: str) -> None:
     assert np.any(made != multiply(name, raw, x, "portable", compute="f32"))
 
 
-@pytest.mark.parametrize("byte", [0x00, 0x80, 0xFF])
+# Bytes of blocks in which groups have their scales and minima.
+LEVELS = {"Q2_K": (0, 16), "Q3_K": (96, 108), "Q4_K": (4, 16), "Q5_K": (4, 16), "Q6_K": (192, 208)}
+ENDS = (0x00, 0x0F, 0x77, 0x7F, 0x80, 0xF0, 0xFF)  # 7: MXFP4's largest
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_extreme_codes_times_extreme_activations(variant: str, name: str, byte: int) -> None:
-    """Where 16 bits could overflow: all codes at an end of their range, all activations at 127 or -127 steps."""
-    n_in = 2 * GgmlType.BLOCK[NUMBERS[name]]
-    raw = np.full_like(random_rows(name, 16, n_in), byte)
-    keep = random_rows(name, 16, n_in)
-    size = GgmlType.BYTES[NUMBERS[name]]
-    blocks, kept = raw.reshape(16, -1, size), keep.reshape(16, -1, size)
-    for place in {"MXFP4": ()}.get(name) or _scale_places(name):
+def test_extremes_of_codes_scales_and_activations(variant: str, name: str) -> None:
+    """Where 16 bits could overflow: codes and levels at the ends of their ranges, activations of 127, -127, 0 steps."""
+    n_in, size = 2 * GgmlType.BLOCK[NUMBERS[name]], GgmlType.BYTES[NUMBERS[name]]
+    pairs = list(product(ENDS, ENDS))
+    blocks = np.array([code for code, _ in pairs], np.uint8)[:, None, None].repeat(2, 1).repeat(size, 2)
+    blocks[:, :, slice(*LEVELS.get(name, (0, 0)))] = np.array([level for _, level in pairs], np.uint8)[:, None, None]
+    kept = random_rows(name, len(pairs), n_in).reshape(blocks.shape)
+    for place in _scale_places(name):
         blocks[:, :, place] = kept[:, :, place]
-    for tokens in (1, 8):
-        x = np.full((tokens, n_in), 2.5, np.float32)
-        x[tokens // 2 :] = -2.5
-        expected = rounded(x) @ values_of(name, raw).T
-        size_of = np.abs(rounded(x)) @ np.abs(values_of(name, raw).T)
-        assert np.all(np.abs(multiply(name, raw, x, variant) - expected) <= 1e-5 * size_of)
+    raw = blocks.reshape(len(pairs), -1)
+    weights = values_of(name, raw)
+    # Runs as long as this, of one sign and then of the other, or of zeros.
+    late = np.array([np.arange(n_in) // length % 2 for length in (1, 2, 4, 8, 16, n_in)], np.float32)
+    early = 1 - late
+    x = np.concatenate([early, -early, late, -late, early - late, late - early]) * np.float32(2.5)
+    # Where weights are 0, offsets were taken from codes.
+    expected, sizes = rounded(x) @ weights.T, np.outer(np.abs(rounded(x)).sum(1), np.abs(weights).max(1))
+    for count in (1, len(x)):
+        made = [multiply(name, raw, x[first : first + count], variant) for first in range(0, len(x), count)]
+        assert np.all(np.abs(np.concatenate(made) - expected) <= 1e-5 * sizes)
 
 
 def _scale_places(name: str) -> list[int]:
-    from .products import HALVES
-
     return [0] if name == "MXFP4" else [at for first in HALVES[name] for at in (first, first + 1)]
 
 
@@ -189,14 +199,16 @@ def test_rows_of_any_number(variant: str, n_out: int) -> None:
     assert np.allclose(multiply("Q5_1", raw, x[:1], variant), expected[:1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("n_in", [1, 3, 4, 8, 11])
+@pytest.mark.parametrize("n_in", [1, 3, 4, 8, 11, 64, 147])  # one token takes up to 64 at a time
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_floats_in_rows_of_any_length(variant: str, name: str, n_in: int) -> None:
     raw, x = random_rows(name, 18, n_in), activations(5, n_in)
-    expected = x.astype(np.float64) @ values_of(name, raw).T
+    weights = values_of(name, raw)
+    expected, sizes = x.astype(np.float64) @ weights.T, np.abs(x) @ np.abs(weights.T)
     for tokens in (1, 5):
-        assert np.allclose(multiply(name, raw, x[:tokens], variant), expected[:tokens], rtol=1e-5, atol=1e-5)
+        made = multiply(name, raw, x[:tokens], variant)
+        assert np.all(np.abs(made - expected[:tokens]) <= 1e-6 * sizes[:tokens])
 
 
 @needs_oracle
