@@ -120,19 +120,19 @@ def _scale_places(name: str) -> list[int]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scales_without_a_number_stay_in_their_rows(variant: str, name: str) -> None:
     n_in = 2 * GgmlType.BLOCK[NUMBERS[name]]
-    raw = random_rows(name, 20, n_in)
-    places = _scale_places(name)
-    raw[3, places[0] : places[0] + 2] = (0x00, 0x7E)  # NaN
-    raw[18, places[0] : places[0] + 2] = (0x00, 0x7C)  # infinite
-    raw[5, places[0] : places[0] + 2] = (0x01, 0x00)  # the smallest subnormal: 2^-24
     healthy = np.array([row not in (3, 18) for row in range(20)])
-    for tokens in (1, 9):
-        x = activations(tokens, n_in)
-        made = multiply(name, raw, x, variant)
-        assert not np.isfinite(made[:, ~healthy]).any()
+    for place in HALVES[name]:  # scales and minima
+        raw = random_rows(name, 20, n_in)
+        raw[3, place : place + 2] = (0x00, 0x7E)  # NaN
+        raw[18, place : place + 2] = (0x00, 0x7C)  # infinite
+        raw[5, place : place + 2] = (0x01, 0x00)  # the smallest subnormal: 2^-24
         weights = values_of(name, raw)[healthy]
-        size = np.abs(rounded(x)) @ np.abs(weights.T)
-        assert np.all(np.abs(made[:, healthy] - rounded(x) @ weights.T) <= 1e-6 * size)
+        for tokens in (1, 9):
+            x = activations(tokens, n_in)
+            made = multiply(name, raw, x, variant)
+            assert not np.isfinite(made[:, ~healthy]).any()
+            size = np.abs(rounded(x)) @ np.abs(weights.T)
+            assert np.all(np.abs(made[:, healthy] - rounded(x) @ weights.T) <= 1e-6 * size)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -149,11 +149,10 @@ def test_subnormal_scales_are_exact(variant: str) -> None:
 @pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_activations_without_a_number_spoil_their_token_only(variant: str, compute: Compute, bad: float) -> None:
-    raw = random_rows("Q4_0", 16, 64)
-    for tokens in (2, 9):
-        x = activations(tokens, 64)
+    for name, tokens in product(("Q4_0", "Q8_0", "Q5_K", "Q6_K", "F16"), (2, 9)):
+        raw, x = random_rows(name, 16, 256), activations(tokens, 256)
         x[1, 40] = bad
-        made = multiply("Q4_0", raw, x, variant, compute=compute)
+        made = multiply(name, raw, x, variant, compute=compute)
         assert not np.isfinite(made[1]).any()
         assert np.isfinite(np.delete(made, 1, axis=0)).all()
 
