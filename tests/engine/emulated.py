@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from gpack.engine.cpu import VARIANTS, Variant
@@ -58,7 +59,7 @@ class EmulatedKernels(Kernels):
         super().__init__(Variant("vnni", VARIANTS["avx2"].needs, VARIANTS["avx2"].target))
 
     def _key(self, name: str) -> str:
-        return f"emulated-{super()._key(name)}"
+        return f"emulated-{hashlib.sha256(repr(_INSTRUCTIONS).encode()).hexdigest()[:8]}-{super()._key(name)}"
 
     def _optimised(self, assembly: str) -> Any:
         for name, definition in _INSTRUCTIONS.items():

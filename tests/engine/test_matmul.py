@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from gpack.quants import dequantize
 
 from .products import (
     BLOCKS,
+    HALVES,
     NUMBERS,
     ORACLE,
     PLAIN,
@@ -80,29 +83,36 @@ def test_eight_bits_are_off_by_about_half_a_step_at_most(name: str) -> None:
     assert np.any(made != multiply(name, raw, x, "portable", compute="f32"))
 
 
-@pytest.mark.parametrize("byte", [0x00, 0x80, 0xFF])
+# Bytes of blocks in which groups have their scales and minima.
+LEVELS = {"Q2_K": (0, 16), "Q3_K": (96, 108), "Q4_K": (4, 16), "Q5_K": (4, 16), "Q6_K": (192, 208)}
+ENDS = (0x00, 0x0F, 0x77, 0x7F, 0x80, 0xF0, 0xFF)  # 7: MXFP4's largest
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_extreme_codes_times_extreme_activations(variant: str, name: str, byte: int) -> None:
-    """Where 16 bits could overflow: all codes at an end of their range, all activations at 127 or -127 steps."""
-    n_in = 2 * GgmlType.BLOCK[NUMBERS[name]]
-    raw = np.full_like(random_rows(name, 16, n_in), byte)
-    keep = random_rows(name, 16, n_in)
-    size = GgmlType.BYTES[NUMBERS[name]]
-    blocks, kept = raw.reshape(16, -1, size), keep.reshape(16, -1, size)
-    for place in {"MXFP4": ()}.get(name) or _scale_places(name):
+def test_extremes_of_codes_scales_and_activations(variant: str, name: str) -> None:
+    """Where 16 bits could overflow: codes and levels at the ends of their ranges, activations of 127, -127, 0 steps."""
+    n_in, size = 2 * GgmlType.BLOCK[NUMBERS[name]], GgmlType.BYTES[NUMBERS[name]]
+    pairs = list(product(ENDS, ENDS))
+    blocks = np.array([code for code, _ in pairs], np.uint8)[:, None, None].repeat(2, 1).repeat(size, 2)
+    blocks[:, :, slice(*LEVELS.get(name, (0, 0)))] = np.array([level for _, level in pairs], np.uint8)[:, None, None]
+    kept = random_rows(name, len(pairs), n_in).reshape(blocks.shape)
+    for place in _scale_places(name):
         blocks[:, :, place] = kept[:, :, place]
-    for tokens in (1, 8):
-        x = np.full((tokens, n_in), 2.5, np.float32)
-        x[tokens // 2 :] = -2.5
-        expected = rounded(x) @ values_of(name, raw).T
-        size_of = np.abs(rounded(x)) @ np.abs(values_of(name, raw).T)
-        assert np.all(np.abs(multiply(name, raw, x, variant) - expected) <= 1e-5 * size_of)
+    raw = blocks.reshape(len(pairs), -1)
+    weights = values_of(name, raw)
+    # Runs as long as this, of one sign and then of the other, or of zeros.
+    late = np.array([np.arange(n_in) // length % 2 for length in (1, 2, 4, 8, 16, n_in)], np.float32)
+    early = 1 - late
+    x = np.concatenate([early, -early, late, -late, early - late, late - early]) * np.float32(2.5)
+    # Where weights are 0, offsets were taken from codes.
+    expected, sizes = rounded(x) @ weights.T, np.outer(np.abs(rounded(x)).sum(1), np.abs(weights).max(1))
+    for count in (1, len(x)):
+        made = [multiply(name, raw, x[first : first + count], variant) for first in range(0, len(x), count)]
+        assert np.all(np.abs(np.concatenate(made) - expected) <= 1e-5 * sizes)
 
 
 def _scale_places(name: str) -> list[int]:
-    from .products import HALVES
-
     return [0] if name == "MXFP4" else [at for first in HALVES[name] for at in (first, first + 1)]
 
 
@@ -110,19 +120,19 @@ def _scale_places(name: str) -> list[int]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scales_without_a_number_stay_in_their_rows(variant: str, name: str) -> None:
     n_in = 2 * GgmlType.BLOCK[NUMBERS[name]]
-    raw = random_rows(name, 20, n_in)
-    places = _scale_places(name)
-    raw[3, places[0] : places[0] + 2] = (0x00, 0x7E)  # NaN
-    raw[18, places[0] : places[0] + 2] = (0x00, 0x7C)  # infinite
-    raw[5, places[0] : places[0] + 2] = (0x01, 0x00)  # the smallest subnormal: 2^-24
     healthy = np.array([row not in (3, 18) for row in range(20)])
-    for tokens in (1, 9):
-        x = activations(tokens, n_in)
-        made = multiply(name, raw, x, variant)
-        assert not np.isfinite(made[:, ~healthy]).any()
+    for place in HALVES[name]:  # scales and minima
+        raw = random_rows(name, 20, n_in)
+        raw[3, place : place + 2] = (0x00, 0x7E)  # NaN
+        raw[18, place : place + 2] = (0x00, 0x7C)  # infinite
+        raw[5, place : place + 2] = (0x01, 0x00)  # the smallest subnormal: 2^-24
         weights = values_of(name, raw)[healthy]
-        size = np.abs(rounded(x)) @ np.abs(weights.T)
-        assert np.all(np.abs(made[:, healthy] - rounded(x) @ weights.T) <= 1e-6 * size)
+        for tokens in (1, 9):
+            x = activations(tokens, n_in)
+            made = multiply(name, raw, x, variant)
+            assert not np.isfinite(made[:, ~healthy]).any()
+            size = np.abs(rounded(x)) @ np.abs(weights.T)
+            assert np.all(np.abs(made[:, healthy] - rounded(x) @ weights.T) <= 1e-6 * size)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -139,11 +149,10 @@ def test_subnormal_scales_are_exact(variant: str) -> None:
 @pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_activations_without_a_number_spoil_their_token_only(variant: str, compute: Compute, bad: float) -> None:
-    raw = random_rows("Q4_0", 16, 64)
-    for tokens in (2, 9):
-        x = activations(tokens, 64)
+    for name, tokens in product(("Q4_0", "Q8_0", "Q5_K", "Q6_K", "F16"), (2, 9)):
+        raw, x = random_rows(name, 16, 256), activations(tokens, 256)
         x[1, 40] = bad
-        made = multiply("Q4_0", raw, x, variant, compute=compute)
+        made = multiply(name, raw, x, variant, compute=compute)
         assert not np.isfinite(made[1]).any()
         assert np.isfinite(np.delete(made, 1, axis=0)).all()
 
@@ -189,14 +198,16 @@ def test_rows_of_any_number(variant: str, n_out: int) -> None:
     assert np.allclose(multiply("Q5_1", raw, x[:1], variant), expected[:1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("n_in", [1, 3, 4, 8, 11])
+@pytest.mark.parametrize("n_in", [1, 3, 4, 8, 11, 64, 147])  # one token takes up to 64 at a time
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_floats_in_rows_of_any_length(variant: str, name: str, n_in: int) -> None:
     raw, x = random_rows(name, 18, n_in), activations(5, n_in)
-    expected = x.astype(np.float64) @ values_of(name, raw).T
+    weights = values_of(name, raw)
+    expected, sizes = x.astype(np.float64) @ weights.T, np.abs(x) @ np.abs(weights.T)
     for tokens in (1, 5):
-        assert np.allclose(multiply(name, raw, x[:tokens], variant), expected[:tokens], rtol=1e-5, atol=1e-5)
+        made = multiply(name, raw, x[:tokens], variant)
+        assert np.all(np.abs(made - expected[:tokens]) <= 1e-6 * sizes[:tokens])
 
 
 @needs_oracle

@@ -39,7 +39,7 @@ def fenced(raw, *, at_end):
 
 
 for name in (*BLOCKS, *PLAIN):
-    n_in = GgmlType.BLOCK[NUMBERS[name]] if name in BLOCKS else 13
+    n_in = GgmlType.BLOCK[NUMBERS[name]] if name in BLOCKS else 77  # 64 at once, 8 and singly
     for rows in (1, 16, 19):
         raw = random_rows(name, rows, n_in)
         for at_end in (False, True):

@@ -55,7 +55,7 @@ def _rows(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: An
         row = builder.add(weights, builder.mul(number, row_bytes))
         place, sums = go_on(row, lanes.number(0), [lanes.fill(lanes.floats, 0.0)] * _SUMS, _SUMS, lanes.count)
         place, sums = go_on(row, place, sums, 1, lanes.count)
-        place, sums = go_on(row, place, sums, 1, 1)
+        _, sums = go_on(row, place, sums, 1, 1)
         lanes.store(builder.add(out, builder.mul(number, lanes.number(4))), _total(lanes, sums), 4)
         return []
 
@@ -82,8 +82,9 @@ def _first_lane(lanes: Lanes, address: Any, kind: Any) -> Any:
 def _total(lanes: Lanes, vectors: Sequence[Any]) -> Any:
     """The sum of all elements."""
     builder = lanes.builder
-    found = builder.fadd(builder.fadd(vectors[0], vectors[1]), builder.fadd(vectors[2], vectors[3]))
-    half = lanes.count // 2
+    while len(vectors) > 1:
+        vectors = [builder.fadd(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)]
+    found, half = vectors[0], lanes.count // 2
     while half:
         low, high = (lanes.shuffle(found, found, range(first, first + half)) for first in (0, half))
         found, half = builder.fadd(low, high), half // 2

@@ -78,7 +78,7 @@ def _add_product(lanes: Lanes, x: Any, y: Any, so_far: Any) -> Any:
 def _sum(lanes: Lanes, group: Group, values: Group8, top: int) -> Any:
     """The sums of a group's products, int32, exact; a lane for each row."""
     sums = _Sums(lanes, group, values, top)
-    for size in (1, 2, 4)[: 3 if group.whole else 2]:
+    for size in (1, 2, 4) if group.whole else (1, 2):
         sums.join(size)
     made = sums.widened()[0]
     return lanes.builder.add(made, values.negative()) if group.signed else made
@@ -87,7 +87,7 @@ def _sum(lanes: Lanes, group: Group, values: Group8, top: int) -> Any:
 def _sum_of_levels(lanes: Lanes, group: Group, level: Level, values: Group8, top: int) -> Any:
     """The sums of a group's products, less its offset, times the level (256 times that where it is signed)."""
     sums = _Sums(lanes, group, values, top)
-    if group.offset:  # what overflows 16 bits comes back with the offset, so that it does no harm
+    if group.offset:  # what overflows 16 bits comes back with it: of eight codes it leaves at most 8 x 32 x 127
         sums.join(1, wraps=True)
         sums.join(2, wraps=True)
         sums.vectors = [lanes.builder.sub(sums.vectors[0], values.offsets(group.offset))]
@@ -101,7 +101,7 @@ def _sum_of_levels(lanes: Lanes, group: Group, level: Level, values: Group8, top
 
 
 def _words(lanes: Lanes, level: Level, rows: Sequence[int]) -> Any:
-    """A level as int16, twice in each lane; of these rows in the first 128 bits, and of those 4 further."""
+    """A level as int16, twice in each lane: of these rows in the first 128 bits, of those 4 further in the second."""
     order: list[int] = []
     for row in rows:
         byte = 4 * row + level.number
@@ -128,7 +128,7 @@ class _Sums:
 
     Attributes:
         vectors: int16 or int32.
-        most: What an int16 is at most.
+        most: What an int16 is at most, its sign aside.
     """
 
     def __init__(self, lanes: Lanes, group: Group, values: Group8, top: int) -> None:
@@ -161,7 +161,7 @@ class _Sums:
         return 2 * self.most <= _MOST_16 or self.vectors[0].type == self.lanes.dwords
 
     def join(self, size: int, *, wraps: bool = False) -> None:
-        """Makes one vector of two (see `_join`)."""
+        """Makes one vector of two (see `_join`), with half as many lanes to a row."""
         if not wraps and not self.fit():
             self.vectors = self.widened()
         pairs = zip(self.vectors[::2], self.vectors[1::2], strict=True)
@@ -175,14 +175,17 @@ class _Sums:
         return [widen_pairs(self.lanes, vector) for vector in self.vectors]
 
     def times(self, factors: Sequence[Any]) -> list[Any]:
-        """int16 sums times int16 factors, int32."""
+        """int16 sums times int16 factors, int32: two of 32512 times -32768 at most."""
         lanes = self.lanes
         pairs = zip(self.vectors, factors, strict=True)
         return [lanes.call("llvm.x86.avx2.pmadd.wd", lanes.dwords, *pair) for pair in pairs]
 
 
 def _join(lanes: Lanes, a: Any, b: Any, size: int) -> Any:
-    """Sums of two vectors by turns: of each, `size` lanes of 32 bits (1, 2 or 4) and those that follow are added."""
+    """Adds the halves of either vector, and sets both sums by turns, `size` lanes of 32 bits (1, 2 or 4) of each.
+
+    These are halves of every 128 bits; of the whole vector where `size` is 4.
+    """
     builder, kind = lanes.builder, a.type
     a, b = builder.bitcast(a, lanes.dwords), builder.bitcast(b, lanes.dwords)
     if size == 4:
@@ -190,5 +193,5 @@ def _join(lanes: Lanes, a: Any, b: Any, size: int) -> Any:
     else:  # within 128 bits
         turns = (0, 8, 1, 9) if size == 1 else (0, 1, 8, 9)
         first = [start + place for start in (0, 4) for place in turns]
-    low, high = (lanes.shuffle(a, b, [place + way for place in first]) for way in (0, max(size, 2)))
+    low, high = (lanes.shuffle(a, b, [place + half for place in first]) for half in (0, max(size, 2)))
     return builder.add(builder.bitcast(low, kind), builder.bitcast(high, kind))

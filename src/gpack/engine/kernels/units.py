@@ -17,6 +17,7 @@ class Level:
         unit: The floats, a lane for each row.
         packed: Four bytes in each lane.
         number: Which of them.
+        signed: They are int8, else uint8.
     """
 
     unit: Any
@@ -70,7 +71,8 @@ class Format:
         group: Weights that share a scale.
         top: The highest code; 255 where codes may be signed bytes (see `wide_codes`).
         groups: Yields the groups of a block.
-        pairs: Codes may be those of `paired.PairedRows`.
+        pairs: Codes may be those of `paired.PairedRows`: unsigned ones are at most 64, so that four products fit into
+            16 bits.
     """
 
     elements: int
