@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from .lanes import Lanes, Rows
+from .lanes import I64, Lanes, Rows
 from .products import MOST, pairs_of, widen_pairs
 from .units import Format, Group, Level
 from .x8 import Group8
@@ -24,6 +24,20 @@ _ZERO = 0xFF  # as a place: a byte of zeros
 
 class PairedRows(Rows):
     """Eight rows; vector k of `sixteen` holds bytes of row k and then of row k + 4."""
+
+    def __init__(self, lanes: Lanes, first: Any, stride: Any) -> None:
+        # LLVM shall not know how this address follows from the last block's: it would step through the rows by sums.
+        kind = ir.FunctionType(I64, [I64])
+        super().__init__(lanes, lanes.builder.call(ir.InlineAsm(kind, "", "=r,0"), [first]), stride)
+
+    def address(self, row: int, offset: int) -> Any:
+        """Where a row's byte lies: odd multiples of the stride stay in registers, and x86 doubles them for nothing."""
+        builder, lanes = self.lanes.builder, self.lanes
+        if not row:
+            return lanes.at(self.first, offset)
+        doubling = (row & -row).bit_length() - 1
+        odd = builder.mul(self.stride, lanes.number(row >> doubling))
+        return lanes.at(builder.add(self.first, builder.shl(odd, lanes.number(doubling))), offset)
 
     def sixteen(self, offset: int) -> list[Any]:
         """Sixteen bytes of codes of each row, as four vectors."""
