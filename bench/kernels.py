@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 
@@ -78,7 +79,19 @@ def _weights(name: str, size: int) -> Matrix:
     return Matrix(int(raw.ctypes.data), number, n_out, N_IN, row_bytes, name, raw)
 
 
-def _bed(found: Kernels, matrix: Matrix, threads: int, tokens: int) -> tuple[Team, Program]:
+@contextmanager
+def _cores(count: int) -> Iterator[None]:
+    """Keeps this thread, and those that it starts, to so many cores."""
+    able = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(able)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, able)
+
+
+@contextmanager
+def _bed(found: Kernels, matrix: Matrix, threads: int, tokens: int) -> Iterator[tuple[Team, Program]]:
     state = np.zeros(16, np.int64)
     state[0] = tokens
     work = Workspace(found, state, max_batch=tokens, threads=threads)
@@ -86,15 +99,16 @@ def _bed(found: Kernels, matrix: Matrix, threads: int, tokens: int) -> tuple[Tea
     x, out = Activations(tokens, matrix.n_in), Buffer(tokens, matrix.n_out)
     x.array[:] = np.random.default_rng(1).standard_normal(x.array.shape)
     matmul(program, work, matrix, x, out)
-    return Team(found, threads), program
+    with Team(found, threads) as team:
+        yield team, program
 
 
 def _streaming(found: Kernels, name: str, size: int, threads: int, rounds: int) -> Row:
     matrix = _weights(name, size)
     total = matrix.n_out * matrix.row_bytes
     words = matrix.keep.reshape(-1).view(np.uint64)
-    team, program = _bed(found, matrix, threads, 1)
-    with team, ThreadPoolExecutor(threads) as pool:
+    # The threads of both sides share these cores: one that waited while the other side ran elsewhere is slow at first.
+    with _cores(threads), _bed(found, matrix, threads, 1) as (team, program), ThreadPoolExecutor(threads) as pool:
         ways: dict[str, Way] = {
             "ours": lambda: _timed(lambda: team.run(program)),
             "sum": lambda: _timed(lambda: _sum(words, threads, pool)),
@@ -121,8 +135,7 @@ def _rate(total: int, found: Samples) -> str:
 def _prompt(found: Kernels, name: str, rounds: int) -> Row:
     matrix = _weights(name, 8 << 20)
     work = 2.0 * matrix.n_out * matrix.n_in * _PROMPT
-    team, program = _bed(found, matrix, 1, _PROMPT)
-    with team:
+    with _bed(found, matrix, 1, _PROMPT) as (team, program):
         team.run(program)
         done = samples(by_turns(rounds, {"ours": lambda: _timed(lambda: team.run(program))})["ours"])
     rate = work / done.median / 1e9
