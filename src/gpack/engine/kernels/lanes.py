@@ -17,7 +17,7 @@ from ..cpu import Variant
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, HALF = ir.FloatType(), ir.HalfType()
 _AHEAD = 2  # tiles; one is too late where rows are short
-PAGE = 4096  # bytes; more on some machines, where this does no harm
+_PAGE = 4096  # bytes; more on some machines, where this does no harm
 _ROWS = {"vnni": 16, "avx2": 8, "portable": 8}
 
 
@@ -327,6 +327,29 @@ class Rows:
         return self.lanes.shuffle(x, y, order)
 
 
+def totals(lanes: Lanes, vectors: Sequence[Any]) -> Any:
+    """The sum of each vector, as one vector; in an order that is the same for all variants.
+
+    Two vectors become one of the same length: halves of the first are added in its first half, and so on.
+    """
+    count = length = vectors[0].type.count  # elements of a vector; those that still belong to one sum
+    found = list(vectors)
+    while length > 1:
+        starts = range(0, count, length)
+        low, high = (
+            [start + place for start in starts for place in range(first, first + length // 2)]
+            for first in (0, length // 2)
+        )
+        if len(found) > 1:
+            orders = [[*half, *(count + place for place in half)] for half in (low, high)]
+            pairs = list(zip(found[::2], found[1::2], strict=True))
+        else:
+            orders, pairs, count = [low, high], [(found[0], found[0])], count // 2
+        found = [lanes.builder.fadd(*(lanes.shuffle(a, b, order) for order in orders)) for a, b in pairs]
+        length //= 2
+    return found[0]
+
+
 def fetch_ahead(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int) -> None:
     """Asks for the part of a tile to come that lies where this one's rows have a block.
 
@@ -339,7 +362,14 @@ def fetch_ahead(lanes: Lanes, tile: Any, tile_bytes: Any, block: Any, size: int)
     length = size * lanes.count
     ahead = builder.add(tile, builder.mul(tile_bytes, lanes.number(_AHEAD)))
     start = builder.add(ahead, builder.mul(block, lanes.number(length)))
-    # Of a page whose address is not known yet nothing is fetched, it is only looked up: so ask once before it matters.
-    lanes.prefetch(lanes.at(start, length + PAGE))
+    fetch(lanes, start, length)
+
+
+def fetch(lanes: Lanes, start: Any, length: int) -> None:
+    """Asks for so many bytes, and looks up where those a page further lie.
+
+    Of a page whose address is not known yet nothing is fetched, it is only looked up: so it is asked for once before.
+    """
+    lanes.prefetch(lanes.at(start, length + _PAGE))
     for offset in range(0, length, 64):
         lanes.prefetch(lanes.at(start, offset))

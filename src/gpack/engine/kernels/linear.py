@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ..cpu import Variant
 from .emit import Written
-from .lanes import I32, PAGE, Lanes
+from .lanes import I32, Lanes, fetch, totals
 from .plain import PLAIN, Plain
 
 _SUMS = 4  # made by turns: a product would wait for the last one's sum
@@ -29,7 +29,7 @@ def _rows(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: An
 
     def add(row: Any, place: Any, total: Any, *, single: bool) -> Any:
         """Adds the products of a vector of weights, or of one."""
-        read = _first_lane if single else _all_lanes
+        read = _first_lane if single else Lanes.load
         stored = read(lanes, builder.add(row, builder.mul(place, lanes.number(size))), kind)
         values = read(lanes, builder.add(x, builder.mul(place, lanes.number(4))), lanes.floats)
         return lanes.multiply_add(form.value(lanes, stored), values, total)
@@ -42,7 +42,8 @@ def _rows(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: An
         def some(number: Any, so_far: Sequence[Any]) -> list[Any]:
             start = builder.add(begin, builder.mul(number, lanes.number(step)))
             if count > 1:
-                _fetch_ahead(lanes, builder.add(row, builder.mul(start, lanes.number(size))), step * size)
+                here = builder.add(row, builder.mul(start, lanes.number(size)))
+                fetch(lanes, lanes.at(here, _AHEAD), step * size)
             places = [builder.add(start, lanes.number(item * width)) for item in range(count)]
             made = [add(row, place, so_far[item], single=width == 1) for item, place in enumerate(places)]
             return [*made, *so_far[count:]]
@@ -62,17 +63,6 @@ def _rows(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: An
     lanes.loop(builder.mul(builder.sub(behind, first), lanes.number(lanes.count)), [], product)
 
 
-def _fetch_ahead(lanes: Lanes, here: Any, length: int) -> None:
-    """Asks for what will be read, as `lanes.fetch_ahead` does."""
-    lanes.prefetch(lanes.at(here, _AHEAD + length + PAGE))
-    for offset in range(0, length, 64):
-        lanes.prefetch(lanes.at(here, _AHEAD + offset))
-
-
-def _all_lanes(lanes: Lanes, address: Any, kind: Any) -> Any:
-    return lanes.load(address, kind)
-
-
 def _first_lane(lanes: Lanes, address: Any, kind: Any) -> Any:
     """A scalar in the first lane, 0 in the others."""
     scalar = lanes.load(address, kind.element)
@@ -84,11 +74,7 @@ def _total(lanes: Lanes, vectors: Sequence[Any]) -> Any:
     builder = lanes.builder
     while len(vectors) > 1:
         vectors = [builder.fadd(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)]
-    found, half = vectors[0], lanes.count // 2
-    while half:
-        low, high = (lanes.shuffle(found, found, range(first, first + half)) for first in (0, half))
-        found, half = builder.fadd(low, high), half // 2
-    return builder.extract_element(found, ir.Constant(I32, 0))
+    return builder.extract_element(totals(lanes, vectors), ir.Constant(I32, 0))
 
 
 def _kernel(form: Plain) -> Callable[[Variant], Written]:

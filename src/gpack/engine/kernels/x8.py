@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 
 from .emit import Written
-from .lanes import F32, I8, I16, I32, Lanes
+from .lanes import F32, I8, I16, I32, Lanes, totals
 
 # A group as it lies in memory, in a cache line: float32 scale; float32 sums of the values as rounded, of all 32 and of
 # each 16; int32 sum of the codes times -128; int16 sums of the codes times 32, for each 16 those of every first and
@@ -145,7 +145,7 @@ def _best(lanes: Lanes, x: Any) -> tuple[Any, Any, Any]:
         scaled = x if top == _TOP else builder.fmul(x, lanes.fill(x.type, top / _TOP))
         tried.append(builder.fsub(builder.fadd(scaled, rounder), rounder))
     factors = [*((x, codes) for codes in tried), *((codes, codes) for codes in tried)]
-    sums = _totals(lanes, [builder.fmul(*pair) for pair in factors])
+    sums = totals(lanes, [builder.fmul(*pair) for pair in factors])
     n = len(_TOPS)
     products, squares = (lanes.shuffle(sums, sums, range(first, first + n)) for first in (0, n))
     closeness = builder.fdiv(builder.fmul(products, products), squares)
@@ -158,29 +158,6 @@ def _best(lanes: Lanes, x: Any) -> tuple[Any, Any, Any]:
             made = [builder.select(is_closer, new, old) for new, old in zip(made, best, strict=True)]
         best = made
     return best[0], best[1], best[2]
-
-
-def _totals(lanes: Lanes, vectors: Sequence[Any]) -> Any:
-    """The sum of each vector, as one vector; in an order that is the same for all variants.
-
-    Two vectors become one of the same length: halves of the first are added in its first half, and so on.
-    """
-    count = length = vectors[0].type.count  # elements of a vector; those that still belong to one sum
-    found = list(vectors)
-    while length > 1:
-        starts = range(0, count, length)
-        low, high = (
-            [start + place for start in starts for place in range(first, first + length // 2)]
-            for first in (0, length // 2)
-        )
-        if len(found) > 1:
-            orders = [[*half, *(count + place for place in half)] for half in (low, high)]
-            pairs = list(zip(found[::2], found[1::2], strict=True))
-        else:
-            orders, pairs, count = [low, high], [(found[0], found[0])], count // 2
-        found = [lanes.builder.fadd(*(lanes.shuffle(a, b, order) for order in orders)) for a, b in pairs]
-        length //= 2
-    return found[0]
 
 
 def _spread(lanes: Lanes, value: Any, kind: Any) -> Any:
