@@ -70,9 +70,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each long job (default 5)")
     parser.add_argument("--dir", type=Path, help="where to put the files (default: the folder for temporary files)")
     parser.add_argument(
-        "--vocabularies", type=Path, metavar="DIR",
+        "--vocabularies",
+        type=Path,
+        metavar="DIR",
         help="real vocabularies: tokenizer.json in DIR or its folders, *.gguf (default: $GPACK_VOCABULARIES)",
-    )  # fmt: skip
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser.parse_args(argv)
 

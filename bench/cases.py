@@ -46,9 +46,13 @@ def _light_open(pack: Path) -> Row:
     heads = {name.partition(".")[0] for name in modules}
     unwanted = sorted(heads & set(HEAVY) | heads - sys.stdlib_module_names - {"gpack"})
     return Row(
-        "open", "modules of import gpack + open", f"{len(modules)}, unwanted: {', '.join(unwanted) or 'none'}",
-        target="standard library, without " + ", ".join(HEAVY), reached=not unwanted, data={"modules": modules},
-    )  # fmt: skip
+        "open",
+        "modules of import gpack + open",
+        f"{len(modules)}, unwanted: {', '.join(unwanted) or 'none'}",
+        target="standard library, without " + ", ".join(HEAVY),
+        reached=not unwanted,
+        data={"modules": modules},
+    )
 
 
 def quick_verify(bench: Bench) -> list[Row]:
@@ -121,9 +125,14 @@ def _convert(bench: Bench, case: str, source: Path, name: str) -> list[Row]:
         Row(case, "of it planning", str(plan), data=plan.to_dict()),
         Row(case, "waiting for the disk, besides", str(sync), data=sync.to_dict()),
         bound(case, "convert, memory in all", max(run["peak"] for run in runs["convert"]), 256 * _MIB, units.size),
-        Row(case, "pack larger than the GGUF by", units.size(size - before), ratio=f"{size / before:.4f}x",
-            data={"pack": size, "gguf": before}),
-    ]  # fmt: skip
+        Row(
+            case,
+            "pack larger than the GGUF by",
+            units.size(size - before),
+            ratio=f"{size / before:.4f}x",
+            data={"pack": size, "gguf": before},
+        ),
+    ]
 
 
 def export(bench: Bench) -> list[Row]:

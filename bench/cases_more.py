@@ -43,9 +43,13 @@ def _embedding_row(what: str, state: str, direct: dict[str, Any], mapped: dict[s
     rate = direct[f"{state}_hit_rate"]
     refused = "" if direct["direct"] else f", buffered: {direct['fallback']}"
     return Row(
-        "ple", f"rows of embeddings, {what}, {state}", f"Direct: {ours:,.0f} rows/s, hit rate {rate:.0%}{refused}",
-        f"mmap: {peer:,.0f} rows/s", f"{ours / peer:.3g}x as many", data={"direct": direct, "mmap": mapped},
-    )  # fmt: skip
+        "ple",
+        f"rows of embeddings, {what}, {state}",
+        f"Direct: {ours:,.0f} rows/s, hit rate {rate:.0%}{refused}",
+        f"mmap: {peer:,.0f} rows/s",
+        f"{ours / peer:.3g}x as many",
+        data={"direct": direct, "mmap": mapped},
+    )
 
 
 def external_experts(bench: Bench) -> list[Row]:
@@ -62,13 +66,21 @@ def external_experts(bench: Bench) -> list[Row]:
     what = f"convert, {units.size(last['expert_bytes'])} of experts outside"
     return [
         Row(
-            "external", what, units.duration(last["seconds"]),
-            f"{units.size(first['expert_bytes'])} of them: {units.duration(first['seconds'])}", f"{growth:.3g}x",
-            f"at most {_GROWTH}x", growth <= _GROWTH, data={"runs": outside},
+            "external",
+            what,
+            units.duration(last["seconds"]),
+            f"{units.size(first['expert_bytes'])} of them: {units.duration(first['seconds'])}",
+            f"{growth:.3g}x",
+            f"at most {_GROWTH}x",
+            growth <= _GROWTH,
+            data={"runs": outside},
         ),
         Row(
-            "external", f"convert, {units.size(first['expert_bytes'])} of experts outside",
-            units.duration(first["seconds"]), f"inside: {units.duration(inside['seconds'])}",
-            f"{first['seconds'] / inside['seconds']:.3g}x", data={"inside": inside},
+            "external",
+            f"convert, {units.size(first['expert_bytes'])} of experts outside",
+            units.duration(first["seconds"]),
+            f"inside: {units.duration(inside['seconds'])}",
+            f"{first['seconds'] / inside['seconds']:.3g}x",
+            data={"inside": inside},
         ),
-    ]  # fmt: skip
+    ]

@@ -40,10 +40,14 @@ def measure(folder: Path, *, hidden: Sequence[int], width: int = WIDTH, rounds: 
                 output.unlink()
             told.append(
                 {
-                    "mode": "external" if external else "embedded", "expert_bytes": expert_bytes,
-                    "seconds": statistics.median(seconds), "pack_bytes": made, "layers": MOE_LAYERS, "experts": EXPERTS,
+                    "mode": "external" if external else "embedded",
+                    "expert_bytes": expert_bytes,
+                    "seconds": statistics.median(seconds),
+                    "pack_bytes": made,
+                    "layers": MOE_LAYERS,
+                    "experts": EXPERTS,
                 }
-            )  # fmt: skip
+            )
         path.unlink()
     return told
 

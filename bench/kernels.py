@@ -34,14 +34,37 @@ _LEAST = 0.85
 _PROMPT = 512
 _NUMBERS = {name: number for number, name in GgmlType.NAMES.items()}
 TYPES = (
-    "Q8_0", "Q4_K", "Q6_K", "Q5_K", "Q4_1", "Q4_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-    "F16", "BF16", "F32",
-)  # fmt: skip
+    "Q8_0",
+    "Q4_K",
+    "Q6_K",
+    "Q5_K",
+    "Q4_1",
+    "Q4_0",
+    "Q5_0",
+    "Q5_1",
+    "Q2_K",
+    "Q3_K",
+    "IQ4_NL",
+    "IQ4_XS",
+    "MXFP4",
+    "F16",
+    "BF16",
+    "F32",
+)
 # The kernels of a model of Q4_1 with a head of Q8_0, as SmolLM2's file is.
 START = (
-    "execute", "matmul", "embed", "quantize_x8", "dot_Q4_1", "codes_Q4_1", "dot_Q8_0", "codes_Q8_0", "floats_Q8_0",
-    "multiply_32", "multiply_bytes",
-)  # fmt: skip
+    "execute",
+    "matmul",
+    "embed",
+    "quantize_x8",
+    "dot_Q4_1",
+    "codes_Q4_1",
+    "dot_Q8_0",
+    "codes_Q8_0",
+    "floats_Q8_0",
+    "multiply_32",
+    "multiply_bytes",
+)
 
 
 class Settings(Protocol):
@@ -120,11 +143,16 @@ def _streaming(found: Kernels, name: str, size: int, threads: int, rounds: int) 
     ratio = peer.median / ours.median
     is_target = name == "Q8_0" and found.variant == usable()[0]
     return Row(
-        CASE, f"{name} x vector, {found.variant.name}, {threads} thread{'s' * (threads > 1)}", _rate(total, ours),
-        f"compiled sum: {_rate(total, peer)}", f"{ratio:.3g}x", f"at least {_LEAST}x" if is_target else "",
-        ratio >= _LEAST if is_target else None, max(ours.elsewhere, peer.elsewhere),
+        CASE,
+        f"{name} x vector, {found.variant.name}, {threads} thread{'s' * (threads > 1)}",
+        _rate(total, ours),
+        f"compiled sum: {_rate(total, peer)}",
+        f"{ratio:.3g}x",
+        f"at least {_LEAST}x" if is_target else "",
+        ratio >= _LEAST if is_target else None,
+        max(ours.elsewhere, peer.elsewhere),
         {"bytes": total, "ours": ours.to_dict(), "peer": peer.to_dict(), "ratio": ratio},
-    )  # fmt: skip
+    )
 
 
 def _rate(total: int, found: Samples) -> str:
@@ -140,9 +168,12 @@ def _prompt(found: Kernels, name: str, rounds: int) -> Row:
         done = samples(by_turns(rounds, {"ours": lambda: _timed(lambda: team.run(program))})["ours"])
     rate = work / done.median / 1e9
     return Row(
-        CASE, f"{name} x {_PROMPT} tokens, {found.variant.name}, 1 thread", f"{rate:.0f} GFLOP/s",
-        elsewhere=done.elsewhere, data={"gflops": rate, "ours": done.to_dict()},
-    )  # fmt: skip
+        CASE,
+        f"{name} x {_PROMPT} tokens, {found.variant.name}, 1 thread",
+        f"{rate:.0f} GFLOP/s",
+        elsewhere=done.elsewhere,
+        data={"gflops": rate, "ours": done.to_dict()},
+    )
 
 
 def _start(rounds: int) -> Row:
@@ -164,9 +195,12 @@ def _start(rounds: int) -> Row:
             warm.append(seconds(folder))
     before, after = Samples(tuple(cold)), Samples(tuple(warm))
     return Row(
-        CASE, f"{len(START)} kernels of products: from disk", str(after), f"compiled: {units.duration(before.median)}",
+        CASE,
+        f"{len(START)} kernels of products: from disk",
+        str(after),
+        f"compiled: {units.duration(before.median)}",
         data={"cold": before.to_dict(), "warm": after.to_dict()},
-    )  # fmt: skip
+    )
 
 
 def _timed(job: Callable[[], object]) -> Outcome:

@@ -18,9 +18,13 @@ from typing import Any
 import numpy as np
 
 _KINDS = {
-    "i": ctypes.c_int32, "u": ctypes.c_uint32, "f": ctypes.c_float, "p": ctypes.c_void_p, "b": ctypes.c_bool,
+    "i": ctypes.c_int32,
+    "u": ctypes.c_uint32,
+    "f": ctypes.c_float,
+    "p": ctypes.c_void_p,
+    "b": ctypes.c_bool,
     "z": ctypes.c_size_t,
-}  # fmt: skip
+}
 # Fields in order, each behind its kind.
 _MODEL = """p devices  p buffer_types  i gpu_layers  i split_mode  i load_mode  i lazy_mode  i main_gpu  p tensor_split
     p progress  p progress_data  p overrides  b vocab_only  b check_tensors  b extra_buffers  b no_host  b no_alloc
@@ -131,9 +135,14 @@ class LlamaCpp:
         wanted = np.full(count, every, np.int8)
         wanted[-1] = 1
         batch = self._batch_type(
-            count, tokens.ctypes.data, None, positions.ctypes.data, numbers.ctypes.data, sequences.ctypes.data,
+            count,
+            tokens.ctypes.data,
+            None,
+            positions.ctypes.data,
+            numbers.ctypes.data,
+            sequences.ctypes.data,
             wanted.ctypes.data,
-        )  # fmt: skip
+        )
         if self._library.llama_decode(self._context, batch):
             raise SystemExit("llama.cpp does not decode")
         rows = [self._row(int(place)) for place in np.flatnonzero(wanted)]
@@ -170,9 +179,12 @@ def speed(library: str, told: dict[str, Any]) -> dict[str, Any]:
     # "CPU : AVX = 1 | AVX2 = 1 | REPACK = 1 | ": what is on
     items = peer.system.replace("CPU :", "").split("|")
     return {
-        "decode_rate": (len(decode) - 17) / taken, "prompt_rate": rate, "system": peer.system, "load_seconds": load,
+        "decode_rate": (len(decode) - 17) / taken,
+        "prompt_rate": rate,
+        "system": peer.system,
+        "load_seconds": load,
         "features": " ".join(item.split("=")[0].strip() for item in items if item.strip().endswith("= 1")),
-    }  # fmt: skip
+    }
 
 
 def greedy(library: str, told: dict[str, Any]) -> dict[str, Any]:

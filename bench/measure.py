@@ -114,8 +114,10 @@ def job(name: str, *arguments: object) -> Outcome:
     """One job of `worker.py` in a fresh process."""
     done = subprocess.run(
         [sys.executable, "-P", str(_WORKER), name, *map(str, arguments)],
-        stdout=subprocess.PIPE, check=True, env=ENVIRONMENT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        check=True,
+        env=ENVIRONMENT,
+    )
     outcome: Outcome = json.loads(done.stdout)
     return outcome
 

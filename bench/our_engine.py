@@ -43,10 +43,14 @@ def speed(told: dict[str, Any]) -> dict[str, Any]:
             rate = len(prompt) / (time.perf_counter() - began)
         variant = choose(cpu)
         return {
-            "decode_rate": (len(decode) - 17) / taken, "prompt_rate": rate, "system": variant.name,
+            "decode_rate": (len(decode) - 17) / taken,
+            "prompt_rate": rate,
+            "system": variant.name,
             "features": " ".join(sorted(variant.needs[0])),
-            "load_seconds": load, "peak": resident("VmHWM"), "cache": session.cache_bytes,
-        }  # fmt: skip
+            "load_seconds": load,
+            "peak": resident("VmHWM"),
+            "cache": session.cache_bytes,
+        }
 
 
 def greedy(told: dict[str, Any]) -> dict[str, Any]:

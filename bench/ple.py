@@ -53,12 +53,18 @@ def measure(folder: Path, *, size: int, prompt_tokens: int, written_tokens: int)
                 warm, warm_rate = _pass(table, batches)
                 told.append(
                     {
-                        "what": what, "mode": io.value, "direct": table.direct, "rows": sum(map(np.size, batches)),
-                        "cold_rows_per_s": cold, "warm_rows_per_s": warm,
-                        "cold_hit_rate": cold_rate, "warm_hit_rate": warm_rate,
-                        "read_bytes": table.counts.read_bytes, "fallback": table.fallback,
+                        "what": what,
+                        "mode": io.value,
+                        "direct": table.direct,
+                        "rows": sum(map(np.size, batches)),
+                        "cold_rows_per_s": cold,
+                        "warm_rows_per_s": warm,
+                        "cold_hit_rate": cold_rate,
+                        "warm_hit_rate": warm_rate,
+                        "read_bytes": table.counts.read_bytes,
+                        "fallback": table.fallback,
                     }
-                )  # fmt: skip
+                )
     path.unlink()
     return told
 

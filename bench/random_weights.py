@@ -99,11 +99,15 @@ def _blocks(kind: int, random: np.random.Generator) -> bytes:
 
 def _metadata(shape: Shape) -> list[Value]:
     numbers = {
-        "block_count": shape.layers, "context_length": 4096, "embedding_length": shape.width,
-        "feed_forward_length": shape.hidden, "attention.head_count": shape.heads,
-        "attention.head_count_kv": shape.kv_heads, "rope.dimension_count": shape.width // shape.heads,
+        "block_count": shape.layers,
+        "context_length": 4096,
+        "embedding_length": shape.width,
+        "feed_forward_length": shape.hidden,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "rope.dimension_count": shape.width // shape.heads,
         "vocab_size": shape.vocabulary,
-    }  # fmt: skip
+    }
     return [
         _text("general.architecture", "llama"),
         _text("general.name", "random weights"),
@@ -112,11 +116,14 @@ def _metadata(shape: Shape) -> list[Value]:
             for key, number in numbers.items()
         ),
         Value(
-            "llama.attention.layer_norm_rms_epsilon", MetadataType.FLOAT32, MetadataType.FLOAT32, 1,
+            "llama.attention.layer_norm_rms_epsilon",
+            MetadataType.FLOAT32,
+            MetadataType.FLOAT32,
+            1,
             struct.pack("<f", 1e-5),
         ),
         _text("tokenizer.ggml.model", "no_vocab"),
-    ]  # fmt: skip
+    ]
 
 
 def _text(key: str, text: str) -> Value:

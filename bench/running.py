@@ -101,11 +101,16 @@ def _rates(what: str, runs: dict[str, list[Outcome]], builds: dict[str, str], ke
     others = "".join(f"; {build} {rates[build]:.1f}" for build in builds if build != best)
     systems = {way: outcomes[0]["system"] for way, outcomes in runs.items()}
     return Row(
-        "run", what, f"{rates['ours']:.1f} tokens/s ({systems['ours']}{more})", f"{best}: {rates[best]:.1f}{others}",
-        f"{ratio:.2f}x as fast", f"at least {least}x", ratio >= least,
+        "run",
+        what,
+        f"{rates['ours']:.1f} tokens/s ({systems['ours']}{more})",
+        f"{best}: {rates[best]:.1f}{others}",
+        f"{ratio:.2f}x as fast",
+        f"at least {least}x",
+        ratio >= least,
         max(outcome["elsewhere"] for outcomes in runs.values() for outcome in outcomes),
         {"rates": rates, "ratio": ratio, "systems": systems},
-    )  # fmt: skip
+    )
 
 
 def _features(what: str, runs: dict[str, list[Outcome]]) -> Row:
@@ -152,9 +157,15 @@ def _perplexity(bench: Bench, source: Path, library: str) -> Row:
     )
     apart = abs(ours / theirs - 1)
     return Row(
-        "perplexity", f"perplexity of SmolLM2 Q4_1, {len(ids)} tokens", f"{ours:.4f}", f"llama.cpp: {theirs:.4f}",
-        f"{apart:.3%} apart", f"at most {_CLOSE:.1%}", apart <= _CLOSE, data={"ours": ours, "peer": theirs},
-    )  # fmt: skip
+        "perplexity",
+        f"perplexity of SmolLM2 Q4_1, {len(ids)} tokens",
+        f"{ours:.4f}",
+        f"llama.cpp: {theirs:.4f}",
+        f"{apart:.3%} apart",
+        f"at most {_CLOSE:.1%}",
+        apart <= _CLOSE,
+        data={"ours": ours, "peer": theirs},
+    )
 
 
 def _same_tokens(bench: Bench, name: str, source: Path, library: str, count: int) -> Row:
@@ -167,9 +178,13 @@ def _same_tokens(bench: Bench, name: str, source: Path, library: str, count: int
     exact.unlink()
     same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), count)
     return Row(
-        "perplexity", f"{name} with F32 weights: greedy tokens equal to llama.cpp's", f"{same} of {count}",
-        target="all", reached=same == count, data={"ours": ours, "peer": theirs},
-    )  # fmt: skip
+        "perplexity",
+        f"{name} with F32 weights: greedy tokens equal to llama.cpp's",
+        f"{same} of {count}",
+        target="all",
+        reached=same == count,
+        data={"ours": ours, "peer": theirs},
+    )
 
 
 def dequantise(source: Path, target: Path) -> None:

@@ -134,9 +134,19 @@ def _write_shard(path: Path, tensors: list[Shape], block: bytes) -> None:
 def _config(size: Size) -> dict[str, object]:
     heads = size.width // _HEAD
     return {
-        "model_type": "qwen3_moe", "hidden_size": size.width, "num_hidden_layers": size.layers,
-        "num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": _HEAD, "vocab_size": _VOCABULARY,
-        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "num_experts": size.experts, "num_experts_per_tok": 4,
-        "moe_intermediate_size": size.hidden, "norm_topk_prob": True, "tie_word_embeddings": True,
+        "model_type": "qwen3_moe",
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": _HEAD,
+        "vocab_size": _VOCABULARY,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
+        "num_experts": size.experts,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": size.hidden,
+        "norm_topk_prob": True,
+        "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    }  # fmt: skip
+    }

@@ -31,8 +31,13 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_
 # The most that is allowed: start above a bare interpreter, load and first encode, a run against ordinary text.
 START, LOAD, RUN = 0.020, 0.002, 3
 _RUNS = {
-    "one letter": "a", "spaces": " ", "digits": "7", "one emoji": "\U0001f642", "one ideograph": "\u4e2d", "=": "=",
-}  # fmt: skip
+    "one letter": "a",
+    "spaces": " ",
+    "digits": "7",
+    "one emoji": "\U0001f642",
+    "one ideograph": "\u4e2d",
+    "=": "=",
+}
 
 _OURS = "from gpack.tokenizer import Tokenizer; Tokenizer.open({!r}).encode('Hello')"
 _THEIRS = "from tokenizers import Tokenizer; Tokenizer.from_file({!r}).encode('Hello').ids"

@@ -197,9 +197,18 @@ def modules_of_open(path: str) -> dict[str, Any]:
 
 
 _JOBS = (
-    hash_pass, copy_pass, copy_passes, verify, convert, convert_any, export, openings, scan, gguf_reader,
+    hash_pass,
+    copy_pass,
+    copy_passes,
+    verify,
+    convert,
+    convert_any,
+    export,
+    openings,
+    scan,
+    gguf_reader,
     modules_of_open,
-)  # fmt: skip
+)
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {job.__name__: job for job in _JOBS}
 
 if __name__ == "__main__":

@@ -14,8 +14,13 @@ from codegen.emit_c import macro, member
 from codegen.model import Rule, Schema, SchemaError, Sequence, Struct, snake
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-}  # fmt: skip
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
 OPERATIONS: dict[type[ast.operator], str] = {ast.Add: "plus", ast.Mult: "times"}
 PLAIN: dict[type[ast.operator], str] = {ast.Sub: "-", ast.FloorDiv: "/", ast.Mod: "%"}
 

@@ -18,20 +18,7 @@ from typing import Any
 
 from codegen import kaitai_rules, kaitai_wide
 from codegen.ksy_yaml import Hex, Node, doc_text, dump
-from codegen.model import (
-    Enum,
-    Field,
-    FilePart,
-    Flags,
-    Part,
-    Schema,
-    Section,
-    Sequence,
-    Struct,
-    Table,
-    Type,
-    snake,
-)
+from codegen.model import Enum, Field, FilePart, Flags, Part, Schema, Section, Sequence, Struct, Table, Type, snake
 from codegen.render import render
 
 KS_VERSION = "0.9"  # the first with `valid` and `bit-endian`
@@ -254,10 +241,7 @@ def _bodies(schema: Schema) -> dict[str, Node]:
 
 
 def _body(schema: Schema, section: Section, doc: str, header: Struct | None, instances: Node) -> Node:
-    place = [
-        ("ofs_section", "Start of the section, from the start of the file."),
-        ("len_section", "Its length."),
-    ]
+    place = [("ofs_section", "Start of the section, from the start of the file."), ("len_section", "Its length.")]
     node: Node = {
         "-orig-id": section.name,
         "doc": doc_text(doc),
@@ -289,13 +273,7 @@ def _rows(schema: Schema, table: Table) -> Node:
 
 
 def _json_body(schema: Schema, section: Section) -> Node:
-    text = {
-        "pos": "ofs_section",
-        "size": "len_section",
-        "type": "str",
-        "encoding": "UTF-8",
-        "doc": "The JSON text.",
-    }
+    text = {"pos": "ofs_section", "size": "len_section", "type": "str", "encoding": "UTF-8", "doc": "The JSON text."}
     return _body(schema, section, section.doc, None, {"text": text})
 
 

@@ -13,10 +13,17 @@ from codegen.model import Field, Part, Rule, Schema, Section, Struct, snake
 from codegen.render import render
 
 CONSTRUCT_SCALARS = {
-    "u8": "Int8ul", "u16": "Int16ul", "u32": "Int32ul", "u64": "Int64ul",
-    "i8": "Int8sl", "i16": "Int16sl", "i32": "Int32sl", "i64": "Int64sl",
-    "f32": "Float32l", "f64": "Float64l",
-}  # fmt: skip
+    "u8": "Int8ul",
+    "u16": "Int16ul",
+    "u32": "Int32ul",
+    "u64": "Int64ul",
+    "i8": "Int8sl",
+    "i16": "Int16sl",
+    "i32": "Int32sl",
+    "i64": "Int64sl",
+    "f32": "Float32l",
+    "f64": "Float64l",
+}
 
 
 def emit(schema: Schema) -> dict[str, str]:
@@ -41,11 +48,16 @@ def emit(schema: Schema) -> dict[str, str]:
 
 def ruff_format(source: str) -> str:
     """The source as ruff lays it out."""
-    for command in (["check", "--fix-only", "--quiet", "--select=I,F401"], ["format"]):
+    sorting = ["check", "--fix-only", "--quiet", "--select=I,F401", "--config=lint.isort.split-on-trailing-comma=false"]
+    layout = ["format", "--config=format.skip-magic-trailing-comma=true"]
+    for command in (sorting, layout):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length=120", "-"],
-            input=source, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"ruff refuses generated code: {done.stderr}")
         source = done.stdout

@@ -12,12 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from codegen.model import Enum, Field, Schema, Struct
 
-OPERATIONS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%",
-}  # fmt: skip
+OPERATIONS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%"}
 COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-}  # fmt: skip
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
 # Facts about a struct's surroundings, as the grammar knows them.
 WIDTH = 64  # bits that every target has for a number
 GIVEN = {"section_size": "len_section"}

@@ -221,12 +221,7 @@ def _expand(item: Raw, offset: int, where: str) -> Iterable[Field]:
         yield Field(item["name"], Type.parse(item["type"], f"{where}.{item['name']}"), offset, **rest)
         return
     name, word = item["name"], Type("u32", None)
-    ref = {
-        "ref": name,
-        "ref_align": item.get("align", 1),
-        "ref_unit": item.get("unit"),
-        "ref_doc": item["doc"],
-    }
+    ref = {"ref": name, "ref_align": item.get("align", 1), "ref_unit": item.get("unit"), "ref_doc": item["doc"]}
     yield Field(f"{name}_offset", word, offset, f"Start of: {item['doc']}", "bytes", **ref)
     yield Field(f"{name}_length", word, offset + 4, f"Length of: {item['doc']}", "bytes", **ref)
 

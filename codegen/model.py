@@ -12,10 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SCALARS = {
-    "u8": ("B", 1), "u16": ("H", 2), "u32": ("I", 4), "u64": ("Q", 8),
-    "i8": ("b", 1), "i16": ("h", 2), "i32": ("i", 4), "i64": ("q", 8),
-    "f32": ("f", 4), "f64": ("d", 8),
-}  # fmt: skip
+    "u8": ("B", 1),
+    "u16": ("H", 2),
+    "u32": ("I", 4),
+    "u64": ("Q", 8),
+    "i8": ("b", 1),
+    "i16": ("h", 2),
+    "i32": ("i", 4),
+    "i64": ("q", 8),
+    "f32": ("f", 4),
+    "f64": ("d", 8),
+}
 TYPE_PATTERN = re.compile(r"(?P<base>[uif]\d+|bytes|ascii)(?:\[(?P<count>\d+)\])?")
 
 

@@ -91,9 +91,20 @@ def _accepted(holder: VectorFolder) -> Iterator[Vector]:
     for item in valid_models.TABLE:
         recipe = item.make()
         vector = Vector(
-            id=f"valid/{item.name}", doc=item.doc, level="structure", required=not recipe.large, expect="accept",
-            cls=None, rules=(), path=None, range=None, since=SINCE, shards=item.shards, recipe=recipe, folder=holder,
-        )  # fmt: skip
+            id=f"valid/{item.name}",
+            doc=item.doc,
+            level="structure",
+            required=not recipe.large,
+            expect="accept",
+            cls=None,
+            rules=(),
+            path=None,
+            range=None,
+            since=SINCE,
+            shards=item.shards,
+            recipe=recipe,
+            folder=holder,
+        )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "valid.gpack"
             vector.recipe.write(path, holder.data)
@@ -155,12 +166,20 @@ def _described(case: Case, vector_id: str, recipe: Recipe, result: Verification,
     rules = (case.rule, *sorted(result.report.counts.keys() - {case.rule}))
     foreign = case.rule in FOREIGN_WORDS
     return Vector(
-        id=vector_id, doc=f"Must hold: {RULES[case.rule].doc}" if foreign else shown.message,
-        level="structure" if accepted else level, required=accepted or not RULES[case.rule].recommended,
-        expect="accept" if accepted else "reject", cls=None if accepted else class_of(case.rule, level), rules=rules,
-        path=path_of(shown), range=range_of(shown, result.structure), since=SINCE, shards=(), recipe=recipe,
+        id=vector_id,
+        doc=f"Must hold: {RULES[case.rule].doc}" if foreign else shown.message,
+        level="structure" if accepted else level,
+        required=accepted or not RULES[case.rule].recommended,
+        expect="accept" if accepted else "reject",
+        cls=None if accepted else class_of(case.rule, level),
+        rules=rules,
+        path=path_of(shown),
+        range=range_of(shown, result.structure),
+        since=SINCE,
+        shards=(),
+        recipe=recipe,
         folder=holder,
-    )  # fmt: skip
+    )
 
 
 def level_of(result: Verification) -> str:

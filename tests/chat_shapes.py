@@ -191,10 +191,4 @@ PIPED_ROLES = """\
 {{ ('<|' ~ 'assistant' ~ '|>' if add_generation_prompt else eos_token) -}}
 """
 
-SHAPES = {
-    "chatml": CHATML,
-    "headers": HEADERS,
-    "thinking": THINKING,
-    "brackets": BRACKETS,
-    "piped_roles": PIPED_ROLES,
-}
+SHAPES = {"chatml": CHATML, "headers": HEADERS, "thinking": THINKING, "brackets": BRACKETS, "piped_roles": PIPED_ROLES}

@@ -102,10 +102,14 @@ class Reference:
             k = rms(k, self.tensors[f"{prefix}.attn_k_norm.weight"], self.epsilon)
         angles, magnitude = self.angles(local=local)
         q, k = (
-            np.array([[rotate(head, t, angles, magnitude, neighbours=self.name == "llama") for head in x[t]]
-                      for t in range(steps)])
+            np.array(
+                [
+                    [rotate(head, t, angles, magnitude, neighbours=self.name == "llama") for head in x[t]]
+                    for t in range(steps)
+                ]
+            )
             for x in (q, k)
-        )  # fmt: skip
+        )
         scale = float(self.key("attention.scale", 0.0)) or 1 / math.sqrt(self.width)
         out = np.zeros((steps, self.n_head, self.width))
         for t in range(steps):
@@ -156,9 +160,11 @@ class Reference:
                 bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern < pattern - 1
             )
             out = self.attention(
-                layer, rms(x, self.tensors[f"{prefix}.attn_norm.weight"], self.epsilon),
-                window=window if local else 0, local=local,
-            )  # fmt: skip
+                layer,
+                rms(x, self.tensors[f"{prefix}.attn_norm.weight"], self.epsilon),
+                window=window if local else 0,
+                local=local,
+            )
             if gemma:
                 out = rms(out, self.tensors[f"{prefix}.post_attention_norm.weight"], self.epsilon)
             x = x + out

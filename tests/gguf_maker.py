@@ -143,11 +143,7 @@ def shard_name(stem: str, index: int, count: int) -> str:
 
 
 def split_entries(index: int, count: int, tensor_count: int) -> list[Entry]:
-    return [
-        ("split.no", "u16", index),
-        ("split.count", "u16", count),
-        ("split.tensors.count", "i32", tensor_count),
-    ]
+    return [("split.no", "u16", index), ("split.count", "u16", count), ("split.tensors.count", "i32", tensor_count)]
 
 
 def write_split(

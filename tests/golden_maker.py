@@ -54,14 +54,9 @@ def _imported(folder: Path) -> Path:
     """A Hugging Face model in BF16, with its raw files."""
     make_values = Maker(11)
     tensors = {"model.embed_tokens.weight": make_values(288, 32), "model.norm.weight": make_values(32)}
-    layer = {
-        **attention_layer(make_values, "model.layers.0", 32),
-        **mlp(make_values, "model.layers.0.mlp", 32, 64),
-    }
+    layer = {**attention_layer(make_values, "model.layers.0", 32), **mlp(make_values, "model.layers.0.mlp", 32, 64)}
     stored = {name: bf16(values) for name, values in tensors.items()}
-    stored |= {
-        name: bf16(np.frombuffer(data, "<f4").reshape(shape)) for name, (_, shape, data) in layer.items()
-    }  # fmt: skip
+    stored |= {name: bf16(np.frombuffer(data, "<f4").reshape(shape)) for name, (_, shape, data) in layer.items()}
     return qwen3_folder(folder, tensors=stored, layers=1, hidden=32)
 
 
@@ -94,10 +89,23 @@ def _planes(scratch: Path) -> tuple[Path, Path]:
     ne0, ne1 = dims["blk.0.attn_q.weight"]
     codes, groups = ne0 * ne1 // 2, ne0 * ne1 // 32
     made.add(
-        "blk.0.attn_q.weight", 0, bytes(at % 253 for at in range(codes + 4 * groups)), ne0, ne1, codes + 8 * groups,
-        code_bits=4, code_bias=8, group_elems=32, codebook=1, has_offset=1, codes_bytes=codes, scales_bytes=2 * groups,
-        offset_bytes=2 * groups, scales_fp16=1, act_kind=5,
-    )  # fmt: skip
+        "blk.0.attn_q.weight",
+        0,
+        bytes(at % 253 for at in range(codes + 4 * groups)),
+        ne0,
+        ne1,
+        codes + 8 * groups,
+        code_bits=4,
+        code_bias=8,
+        group_elems=32,
+        codebook=1,
+        has_offset=1,
+        codes_bytes=codes,
+        scales_bytes=2 * groups,
+        offset_bytes=2 * groups,
+        scales_fp16=1,
+        act_kind=5,
+    )
     width = dims["output_norm.weight"][0]
     made.add("output_norm.weight", 1, bytes(range(2 * width)), width, 1, 4 * width)
     return source, made.write(scratch / "pack")

@@ -105,12 +105,21 @@ def write_tokenizer(folder: Path, tokenizer: Mapping[str, Any] | None = None, **
 
 def qwen3_config(*, layers: int = 2, hidden: int = 64, **others: Any) -> dict[str, Any]:
     return {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden,
-        "intermediate_size": 2 * hidden, "num_hidden_layers": layers, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "tie_word_embeddings": True,
-        "vocab_size": VOCAB, **others,
-    }  # fmt: skip
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True,
+        "vocab_size": VOCAB,
+        **others,
+    }
 
 
 class Maker:
@@ -127,11 +136,15 @@ def attention_layer(
     make: Maker, prefix: str, hidden: int, *, heads: int = 4, kv: int = 2, size: int = 32, gated: bool = False
 ) -> Tensors:
     shapes = {
-        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_norm": (size,),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+        "self_attn.q_norm": (size,),
         "self_attn.k_norm": (size,),
-        "self_attn.q_proj": ((1 + gated) * heads * size, hidden), "self_attn.k_proj": (kv * size, hidden),
-        "self_attn.v_proj": (kv * size, hidden), "self_attn.o_proj": (hidden, heads * size),
-    }  # fmt: skip
+        "self_attn.q_proj": ((1 + gated) * heads * size, hidden),
+        "self_attn.k_proj": (kv * size, hidden),
+        "self_attn.v_proj": (kv * size, hidden),
+        "self_attn.o_proj": (hidden, heads * size),
+    }
     return {f"{prefix}.{name}.weight": f32(make(*shape)) for name, shape in shapes.items()}
 
 

@@ -10,9 +10,26 @@ import numpy as np
 from gguf_maker import Tensor
 
 COLUMNS = (
-    "name", "file", "kind", "src_off", "src_bytes", "dst_off", "dst_bytes", "ne0", "ne1", "code_bits", "code_bias",
-    "group_elems", "codebook", "has_offset", "codes_bytes", "scales_bytes", "offset_bytes", "scales_fp16", "act_kind",
-)  # fmt: skip
+    "name",
+    "file",
+    "kind",
+    "src_off",
+    "src_bytes",
+    "dst_off",
+    "dst_bytes",
+    "ne0",
+    "ne1",
+    "code_bits",
+    "code_bias",
+    "group_elems",
+    "codebook",
+    "has_offset",
+    "codes_bytes",
+    "scales_bytes",
+    "offset_bytes",
+    "scales_fp16",
+    "act_kind",
+)
 
 
 def up(value: int) -> int:

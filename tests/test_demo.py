@@ -115,10 +115,18 @@ def test_the_steps(tmp_path: Path) -> None:
         [".venv/bin/guild", "verify", ".demo/smollm2.gpack"],
         [".venv/bin/guild", "inspect", ".demo/smollm2.gpack"],
         [
-            ".venv/bin/guild", "run", ".demo/smollm2.gpack", "-p", demo.QUESTION, "--temp", "0", "--max-tokens", "120",
+            ".venv/bin/guild",
+            "run",
+            ".demo/smollm2.gpack",
+            "-p",
+            demo.QUESTION,
+            "--temp",
+            "0",
+            "--max-tokens",
+            "120",
             "--stats",
         ],
-    ]  # fmt: skip
+    ]
 
 
 def test_the_console_script_lies_beside_the_interpreter(tmp_path: Path) -> None:

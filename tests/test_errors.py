@@ -62,9 +62,14 @@ def test_classes(kind: type[GpackError]) -> None:
     # The same text whatever the builtin base does to it (OSError and KeyError have ideas of their own).
     assert str(error) == "/a: S.f at byte 7: it broke (mend it) [x.y]"
     assert error.to_dict() == {
-        "code": "x.y", "message": "it broke", "path": "/a", "section": "S", "field": "f", "offset": 7,
+        "code": "x.y",
+        "message": "it broke",
+        "path": "/a",
+        "section": "S",
+        "field": "f",
+        "offset": 7,
         "hint": "mend it",
-    }  # fmt: skip
+    }
 
 
 def test_all_classes_are_tested() -> None:
@@ -96,9 +101,14 @@ def test_what_is_not_known_is_left_out(parts: dict[str, str | int], text: str, f
 def test_exit_codes_are_those_of_the_readme() -> None:
     found = {name: value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert found == {
-        "EXIT_OK": 0, "EXIT_INVALID": 1, "EXIT_USAGE": 2, "EXIT_IO": 3, "EXIT_UNSUPPORTED": 4, "EXIT_INTERNAL": 70,
+        "EXIT_OK": 0,
+        "EXIT_INVALID": 1,
+        "EXIT_USAGE": 2,
+        "EXIT_IO": 3,
+        "EXIT_UNSUPPORTED": 4,
+        "EXIT_INTERNAL": 70,
         "EXIT_INTERRUPTED": 130,
-    }  # fmt: skip
+    }
 
 
 def test_the_guide_to_the_codes_has_them_all() -> None:

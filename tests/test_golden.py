@@ -86,8 +86,11 @@ def test_its_experts_and_its_gguf(name: str, tmp_path: Path) -> None:
         pack_experts(FOLDER / name, tmp_path / "e.gpack")
         found = gpack.diff(FOLDER / name, tmp_path / "e.gpack")
         assert not found.not_compared
-        assert not any("bytes" in entry.changes or entry.detail.get("differing_bytes") for entry in found.differences
-                       if entry.part == "tensor")  # fmt: skip
+        assert not any(
+            "bytes" in entry.changes or entry.detail.get("differing_bytes")
+            for entry in found.differences
+            if entry.part == "tensor"
+        )
 
 
 def test_golden_files_are_never_made_again() -> None:

@@ -34,9 +34,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata, tensors = tiny_moe(layers=2)
     draft = TensorMaker(9)
     tensors += [
-        draft.f16("blk.2.ffn_gate_exps.weight", 4, 3, 2), draft.q4_0("blk.2.ffn_up_exps.weight", 32, 3, 2),
-        draft.f32("blk.2.ffn_down_exps.weight", 3, 4, 2), draft.norm("blk.2.nextn.enorm.weight", 4),
-    ]  # fmt: skip
+        draft.f16("blk.2.ffn_gate_exps.weight", 4, 3, 2),
+        draft.q4_0("blk.2.ffn_up_exps.weight", 32, 3, 2),
+        draft.f32("blk.2.ffn_down_exps.weight", 3, 4, 2),
+        draft.norm("blk.2.nextn.enorm.weight", 4),
+    ]
     metadata = [entry for entry in metadata if not entry[0].endswith("block_count")]
     metadata += [("dots1.block_count", "u32", 3), ("dots1.nextn_predict_layers", "u32", 1), *EVERY_KIND]
     return make(tmp_path_factory.mktemp("model"), metadata, tensors)
@@ -231,11 +233,20 @@ def test_use_after_close(model: Path) -> None:
     assert metadata["general.architecture"] == "dots1"
     pack.close()
     for use in (
-        lambda: pack["token_embd.weight"], lambda: list(pack), lambda: len(pack), lambda: pack.metadata,
-        lambda: pack.tokenizer_table, lambda: pack.section(0), lambda: "x" in pack, lambda: pack.place("x"),
-        lambda: pack.tensors, lambda: pack.info("x"), lambda: pack.container.read(0), lambda: pack.container.descriptor,
+        lambda: pack["token_embd.weight"],
+        lambda: list(pack),
+        lambda: len(pack),
+        lambda: pack.metadata,
+        lambda: pack.tokenizer_table,
+        lambda: pack.section(0),
+        lambda: "x" in pack,
+        lambda: pack.place("x"),
+        lambda: pack.tensors,
+        lambda: pack.info("x"),
+        lambda: pack.container.read(0),
+        lambda: pack.container.descriptor,
         lambda: metadata["tokenizer.ggml.tokens"],
-    ):  # fmt: skip
+    ):
         with pytest.raises(errors.ClosedError) as caught:
             use()
         assert caught.value.code == "pack.closed"

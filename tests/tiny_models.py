@@ -39,10 +39,21 @@ class TinyModel:
 
 
 def tiny(
-    name: str = "llama", *, n_layer: int = 2, n_embd: int = 32, n_head: int = 4, n_kv: int = 2, width: int = 8,
-    n_ff: int = 48, n_vocab: int = 40, n_expert: int = 0, n_used: int = 2, seed: int = 0, tied: bool = False,
+    name: str = "llama",
+    *,
+    n_layer: int = 2,
+    n_embd: int = 32,
+    n_head: int = 4,
+    n_kv: int = 2,
+    width: int = 8,
+    n_ff: int = 48,
+    n_vocab: int = 40,
+    n_expert: int = 0,
+    n_used: int = 2,
+    seed: int = 0,
+    tied: bool = False,
     **keys: Any,
-) -> TinyModel:  # fmt: skip
+) -> TinyModel:
     """A model of an architecture.
 
     Args:

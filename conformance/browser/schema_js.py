@@ -14,11 +14,21 @@ from codegen import expressions
 from codegen.model import Schema, Sequence, Struct, snake
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "===", ast.NotEq: "!==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-}  # fmt: skip
+    ast.Eq: "===",
+    ast.NotEq: "!==",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
 OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+}
 
 
 def emit(schema: Schema) -> str:
@@ -44,9 +54,16 @@ def _section(schema: Schema, number: int) -> dict[str, Any]:
     item = schema.sections[number]
     flag = next((bit.mask for flags in schema.flags for bit in flags.bits if bit.name == item.flag), 0)
     return {
-        "kind": item.kind, "name": item.name, "alignment": item.alignment, "mandatory": item.mandatory,
-        "needs": list(item.needs), "flag": flag, "items": item.items, "doc": item.doc, "shape": item.body.shape,
-    }  # fmt: skip
+        "kind": item.kind,
+        "name": item.name,
+        "alignment": item.alignment,
+        "mandatory": item.mandatory,
+        "needs": list(item.needs),
+        "flag": flag,
+        "items": item.items,
+        "doc": item.doc,
+        "shape": item.body.shape,
+    }
 
 
 def _columns(enum: Any) -> dict[int, dict[str, Any]]:

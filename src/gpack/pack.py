@@ -142,9 +142,11 @@ class Pack:
         index = self.tensors.find(name.encode("utf-8", "surrogatepass")) if isinstance(name, str) else None
         if index is None:
             raise errors.MissingError(
-                f"there is no tensor {name!r}", code="pack.no_tensor", path=self.container.path,
+                f"there is no tensor {name!r}",
+                code="pack.no_tensor",
+                path=self.container.path,
                 hint="`guild inspect --tensors` lists them",
-            )  # fmt: skip
+            )
         return self.tensors.row(index)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -207,9 +209,12 @@ class Pack:
             or row.offset != getattr(layout, f"{first}_offset")
         ):
             raise errors.FormatError(
-                f"{name}: the layout of its layer has another place", code="tensor.home_row",
-                path=self.container.path, section="TensorIndexBin", field="home_row",
-            )  # fmt: skip
+                f"{name}: the layout of its layer has another place",
+                code="tensor.home_row",
+                path=self.container.path,
+                section="TensorIndexBin",
+                field="home_row",
+            )
         shard = self.shards.file(getattr(layout, f"{first}_shard"))
         stride = getattr(layout, f"{first}_stride")
         self._check_place(name, runs, length, stride, row.offset, shard.row.file_size)
@@ -220,8 +225,11 @@ class Pack:
         if end > size or stride < length:
             raise errors.BoundsError(
                 f"{runs} runs of {length} bytes, {stride} apart, end at byte {end} of {size}",
-                code="tensor.bounds", path=self.container.path, section="TensorIndexBin", field=name,
-            )  # fmt: skip
+                code="tensor.bounds",
+                path=self.container.path,
+                section="TensorIndexBin",
+                field=name,
+            )
 
     @property
     def shards(self) -> ShardFolder:
@@ -266,9 +274,12 @@ class Pack:
             return None
         if row.n_dims != 3:
             raise errors.FormatError(
-                f"routed experts of rank {row.n_dims}, not 3", code="tensor.role",
-                path=self.container.path, section="TensorIndexBin", field="n_dims",
-            )  # fmt: skip
+                f"routed experts of rank {row.n_dims}, not 3",
+                code="tensor.role",
+                path=self.container.path,
+                section="TensorIndexBin",
+                field="n_dims",
+            )
         from .sections.table import Table
 
         layout: Any = (
@@ -278,9 +289,12 @@ class Pack:
         )
         if row.home_row >= len(layout):
             raise errors.FormatError(
-                f"home_row is {row.home_row}, the table has {len(layout)} rows", code="tensor.home_row",
-                path=self.container.path, section="TensorIndexBin", field="home_row",
-            )  # fmt: skip
+                f"home_row is {row.home_row}, the table has {len(layout)} rows",
+                code="tensor.home_row",
+                path=self.container.path,
+                section="TensorIndexBin",
+                field="home_row",
+            )
         return layout.row(row.home_row)
 
     # ------------------------------------------------------------ the rest
@@ -328,9 +342,11 @@ class Pack:
         names = self.assets()
         if name not in names:
             raise errors.MissingError(
-                f"there is no tokenizer file {name!r}", code="pack.no_asset", path=self.container.path,
+                f"there is no tokenizer file {name!r}",
+                code="pack.no_asset",
+                path=self.container.path,
                 hint=f"there are {', '.join(names)}" if names else "the pack has none",
-            )  # fmt: skip
+            )
         from .sections.assets import AssetTable
 
         return AssetTable(self.section(SectionKind.TOKENIZER_ASSETS)).read(name)

@@ -223,8 +223,10 @@ def test_verify_finds_a_changed_byte(pack: Path, capsys: Capture) -> None:
     assert result["ok"] is False
     violation = result["violations"][0]
     assert (violation["rule"], violation["section"], violation["offset"]) == (
-        "section.sha256", "DensePackBlob", entry.offset,
-    )  # fmt: skip
+        "section.sha256",
+        "DensePackBlob",
+        entry.offset,
+    )
     text = shown(capsys, "verify", pack, status=1)
     assert "error: section.sha256: DensePackBlob" in text
     assert "INVALID (1 violation of 1 rule" in text
@@ -266,8 +268,12 @@ def test_inspect_a_pack(pack: Path, capsys: Capture) -> None:
     assert result["ok"] is True
     assert result["manifest_sha256"] == sha256(parts.section(14)).hexdigest()
     assert result["flags"] == [
-        "LITTLE_ENDIAN", "HAS_DENSE_PACK", "HAS_NATIVE_DENSE", "HAS_EXPERT_BLOBS", "HAS_TOKENIZER_BIN",
-    ]  # fmt: skip
+        "LITTLE_ENDIAN",
+        "HAS_DENSE_PACK",
+        "HAS_NATIVE_DENSE",
+        "HAS_EXPERT_BLOBS",
+        "HAS_TOKENIZER_BIN",
+    ]
     for entry, section in zip(parts.entries.values(), result["sections"], strict=True):
         assert section["sha256"] == sha256(parts.section(entry.kind)).hexdigest()
         assert (section["kind"], section["size"]) == (entry.kind, entry.size)
@@ -280,8 +286,15 @@ def test_inspect_a_pack(pack: Path, capsys: Capture) -> None:
     tokens = next(value for key, _, value in metadata if key == "tokenizer.ggml.tokens")
     assert result["metadata"]["tokenizer.ggml.tokens"] == {"type": "string[272]", "count": 272, "value": tokens}
     text = shown(capsys, "inspect", pack, "--tensors", "--metadata")
-    for word in ("tiny dots1: dots1,", "blob count 4, bytes 25600", "blk.1.ffn_down_exps.weight",
-                 "32 x 64 x 4", "tokenizer.ggml.merges", "ExpertBlobs", result["manifest_sha256"]):  # fmt: skip
+    for word in (
+        "tiny dots1: dots1,",
+        "blob count 4, bytes 25600",
+        "blk.1.ffn_down_exps.weight",
+        "32 x 64 x 4",
+        "tokenizer.ggml.merges",
+        "ExpertBlobs",
+        result["manifest_sha256"],
+    ):
         assert word in text
     assert "blk.1" not in shown(capsys, "inspect", pack)
 
@@ -299,8 +312,14 @@ def test_every_section_can_be_shown(pack: Path, capsys: Capture) -> None:
         if "rows" in result and name != "ExpertLayoutBin":
             assert len(result["rows"]) == result["section"]["item_count"]
     rows = told(capsys, "inspect", pack, "--section", "NativeDenseIndexBin")["rows"]
-    assert rows[0] == {"name": "blk.0.attn_k.weight", "ggml_type": "Q4_0", "ne0": 64, "ne1": 32, "offset": 0,
-                       "byte_size": 1152}  # fmt: skip
+    assert rows[0] == {
+        "name": "blk.0.attn_k.weight",
+        "ggml_type": "Q4_0",
+        "ne0": 64,
+        "ne1": 32,
+        "offset": 0,
+        "byte_size": 1152,
+    }
     assert told(capsys, "inspect", pack, "--section", "TokenizerBin")["header"]["vocab_size"] == 272
     assert told(capsys, "inspect", pack, "--section", "EmbedBlob")["header"]["ne1"] == 272
     assert told(capsys, "inspect", pack, "--section", "ExpertLayoutBin")["rows"][0]["stride"] == 8192
@@ -312,8 +331,12 @@ def test_the_rarer_sections_can_be_shown(tmp_path: Path, capsys: Capture) -> Non
     pack = tmp_path / "m.gpack"
     convert_gguf(write_gguf(tmp_path / "m.gguf", metadata, tensors), pack)
     assert told(capsys, "inspect", pack, "--section", "PleBlob")["header"] == {
-        "ggml_type": "F32", "ne0": 2, "ne1": 3, "byte_size": 24, "data_offset": 64,
-    }  # fmt: skip
+        "ggml_type": "F32",
+        "ne0": 2,
+        "ne1": 3,
+        "byte_size": 24,
+        "data_offset": 64,
+    }
     (row,) = told(capsys, "inspect", pack, "--section", "MtpBlob")["rows"]
     assert (row["name"], row["ggml_type"], row["offset"], row["byte_size"]) == ("blk.0.nextn.enorm", "F32", 0, 16)
     assert "blk.0.nextn.enorm" in shown(capsys, "inspect", pack, "--section", "MtpBlob")
@@ -360,10 +383,11 @@ def test_inspect_a_gguf_with_unknown_types(tmp_path: Path, capsys: Capture) -> N
 @pytest.mark.parametrize(
     ("entry", "code"),
     [
-        (("gexec.arch", "str", "sm_90"), "metadata.forbidden"), (("tokenizer.ggml.tokens", "u32", 1), "gguf.value"),
+        (("gexec.arch", "str", "sm_90"), "metadata.forbidden"),
+        (("tokenizer.ggml.tokens", "u32", 1), "gguf.value"),
         (("general.name", "str", b"\xff"), "convert.metadata"),
     ],
-)  # fmt: skip
+)
 def test_inspect_a_gguf_that_cannot_be_converted(tmp_path: Path, capsys: Capture, entry: Any, code: str) -> None:
     """What convert refuses can still be looked at."""
     source = write_gguf(tmp_path / "m.gguf", [entry], [vector("t", 3)])
@@ -398,10 +422,14 @@ EVIL = "\x1b[2J\x1b]0;owned\x07\r\n\u202e\u0085\x00"
 def test_names_never_command_the_terminal(tmp_path: Path, capsys: Capture) -> None:
     evil: Tensor = (f"t{EVIL}", F32, (2,), bytes(8))
     metadata = [
-        ("general.name", "str", f"n{EVIL}"), ("general.architecture", "str", f"a{EVIL}"), (f"k{EVIL}", "str", EVIL),
-        ("tokenizer.ggml.tokens", "[str]", [EVIL]), ("tokenizer.ggml.model", "str", EVIL),
-        ("tokenizer.chat_template", "str", EVIL), ("list", "[str]", [EVIL]),
-    ]  # fmt: skip
+        ("general.name", "str", f"n{EVIL}"),
+        ("general.architecture", "str", f"a{EVIL}"),
+        (f"k{EVIL}", "str", EVIL),
+        ("tokenizer.ggml.tokens", "[str]", [EVIL]),
+        ("tokenizer.ggml.model", "str", EVIL),
+        ("tokenizer.chat_template", "str", EVIL),
+        ("list", "[str]", [EVIL]),
+    ]
     source, output = write_gguf(tmp_path / "m.gguf", metadata, [evil]), tmp_path / "m.gpack"
     texts = [shown(capsys, "convert", source, "-o", output), shown(capsys, "verify", output)]
     texts += [shown(capsys, "inspect", path, "--tensors", "--metadata") for path in (source, output)]
@@ -418,8 +446,13 @@ def test_names_never_command_the_terminal(tmp_path: Path, capsys: Capture) -> No
 
 def test_a_hostile_file_name(tmp_path: Path, capsys: Capture) -> None:
     source, output = write_gguf(tmp_path / "m.gguf", {}), tmp_path / f"x{EVIL[:-1]}\udcff"
-    for command in (["convert", source, "-o", output], ["verify", output], ["verify", "--quick", output],
-                    ["inspect", output], ["export", output, "-o", tmp_path / f"{EVIL[:-1]}"]):  # fmt: skip
+    for command in (
+        ["convert", source, "-o", output],
+        ["verify", output],
+        ["verify", "--quick", output],
+        ["inspect", output],
+        ["export", output, "-o", tmp_path / f"{EVIL[:-1]}"],
+    ):
         text = shown(capsys, *command)
         assert all(char.isprintable() or char == "\n" for char in text)
         told(capsys, *command)
@@ -433,9 +466,12 @@ def test_export(pack: Path, tmp_path: Path, capsys: Capture) -> None:
     result = told(capsys, "export", pack, "-o", output)
     metadata, tensors = tiny_moe(layers=2)
     assert result == {
-        "ok": True, "output": str(output), "size": output.stat().st_size, "tensors": len(tensors),
+        "ok": True,
+        "output": str(output),
+        "size": output.stat().st_size,
+        "tensors": len(tensors),
         "keys": len(metadata),
-    }  # fmt: skip
+    }
     assert output.read_bytes() == (tmp_path / "m.gguf").read_bytes()
     text = shown(capsys, "export", pack, "--output", output)
     assert text.startswith(f"{output}: ")

@@ -202,13 +202,21 @@ def test_a_tensor_that_moved_home(tmp_path: Path) -> None:
 def test_metadata(tmp_path: Path) -> None:
     _, tensors = tiny_llama(layers=1)
     one: list[Entry] = [
-        ("general.architecture", "str", "t"), ("same", "u32", 1), ("value", "u32", 1), ("type", "u32", 7),
-        ("gone", "str", "x" * 300), ("list", "[i32]", [1, 2, 3]),
-    ]  # fmt: skip
+        ("general.architecture", "str", "t"),
+        ("same", "u32", 1),
+        ("value", "u32", 1),
+        ("type", "u32", 7),
+        ("gone", "str", "x" * 300),
+        ("list", "[i32]", [1, 2, 3]),
+    ]
     other: list[Entry] = [
-        ("general.architecture", "str", "t"), ("value", "u32", 2), ("same", "u32", 1), ("type", "u64", 7),
-        ("list", "[i32]", [1, 5, 3, 4]), ("new", "f32", 0.5),
-    ]  # fmt: skip
+        ("general.architecture", "str", "t"),
+        ("value", "u32", 2),
+        ("same", "u32", 1),
+        ("type", "u64", 7),
+        ("list", "[i32]", [1, 5, 3, 4]),
+        ("new", "f32", 0.5),
+    ]
     told = gpack.diff(made(tmp_path / "a.gpack", one, tensors), made(tmp_path / "b.gpack", other, tensors))
     keys = found(told, "metadata")
     assert "same" not in keys

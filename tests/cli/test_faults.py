@@ -69,7 +69,7 @@ FAULTS: dict[str, tuple[bytes, int, str]] = {
     "hardware": (make_gguf({"gexec.arch": "sm_90"}), 1, "metadata.forbidden"),
     "name": (make_gguf({"general.name": b"\xff"}), 1, "convert.metadata"),
     "tokens": (make_gguf({"tokenizer.ggml.tokens": 1}), 1, "gguf.value"),
-}  # fmt: skip
+}
 
 
 def converted(source: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -152,12 +152,7 @@ def test_truncation_at_every_byte(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("source", "code"),
-    [
-        ("nothing.gguf", "io.not_found"),
-        (".", "io.not_a_file"),
-        ("/dev/zero", "io.not_a_file"),
-    ],
+    ("source", "code"), [("nothing.gguf", "io.not_found"), (".", "io.not_a_file"), ("/dev/zero", "io.not_a_file")]
 )
 def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, code: str) -> None:
     path, output = str(tmp_path / source), ["-o", str(tmp_path / "out")]
@@ -241,9 +236,12 @@ def test_a_damaged_pack_never_ends_in_a_fault_of_ours(tmp_path: Path, capsys: py
         pack.write_bytes(data[: len(parts.data)])
         section = rng.choice([str(kind) for kind in parts.entries])
         for command in (
-            ["inspect", str(pack), "--tensors", "--metadata"], ["inspect", str(pack), "--section", section],
-            ["verify", str(pack)], ["verify", str(pack), "--quick"], ["export", str(pack), "-o", str(output)],
-        ):  # fmt: skip
+            ["inspect", str(pack), "--tensors", "--metadata"],
+            ["inspect", str(pack), "--section", section],
+            ["verify", str(pack)],
+            ["verify", str(pack), "--quick"],
+            ["export", str(pack), "-o", str(output)],
+        ):
             status = main(command)
             told = capsys.readouterr()
             assert status in (0, 1, 2, 3, 4), (command, told.err)

@@ -152,10 +152,8 @@ def test_options_reach_the_engine(model: Model) -> None:
     told = ("--threads", "3", "--ctx", "99", "--cache-type", "q8_0", "--compute", "f32", "--cpu", "avx2")
     assert run("-p", "x", *told, "--check-weights") == 0
     assert model.options == [
-        {
-            "n_ctx": 99, "threads": 3, "cache_type": "Q8_0", "compute": "f32", "cpu": "avx2", "check_weights": True
-        }
-    ]  # fmt: skip
+        {"n_ctx": 99, "threads": 3, "cache_type": "Q8_0", "compute": "f32", "cpu": "avx2", "check_weights": True}
+    ]
 
 
 def test_a_context_that_is_full_is_told(
@@ -195,19 +193,28 @@ def test_the_same_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        (["-p", "x", "-f", "y"], "usage"), (["-p", "x", "--raw", "--system", "y"], "usage"),
+        (["-p", "x", "-f", "y"], "usage"),
+        (["-p", "x", "--raw", "--system", "y"], "usage"),
         (["-p", "x", "--raw", "--messages"], "usage"),
-        (["-p", "x", "--threads", "0"], "usage"), (["-p", "x", "--ctx", "-1"], "usage"),
-        (["-p", "x", "-n", "-1"], "usage"), (["-p", "x", "--temp", "-1"], "engine.sampling"),
-        (["-p", "x", "--top-p", "0"], "engine.sampling"), (["-p", "x", "--expert-budget", "many"], "usage"),
+        (["-p", "x", "--threads", "0"], "usage"),
+        (["-p", "x", "--ctx", "-1"], "usage"),
+        (["-p", "x", "-n", "-1"], "usage"),
+        (["-p", "x", "--temp", "-1"], "engine.sampling"),
+        (["-p", "x", "--top-p", "0"], "engine.sampling"),
+        (["-p", "x", "--expert-budget", "many"], "usage"),
         (["-p", "x", "--io", "fast"], "usage"),
-        (["-p", "x", "--cache-type", "F8"], "usage"), (["-p", "", "--raw"], "engine.prompt"),
-        (["-p", "x" * 600], "engine.context"), (["-p", "x", "--stop", ""], "usage"),
-        (["-p", ""], "engine.prompt"), (["-p", "x", "--raw", "--template-var", "a=1"], "usage"),
-        (["-p", "x", "--template-var", "a"], "usage"), (["-p", "x", "--template-var", "a=False"], "usage"),
-        (["-p", "x", "--template-var", "now=1"], "usage"), (["-p", "x", "--template-var", "a b=1"], "usage"),
+        (["-p", "x", "--cache-type", "F8"], "usage"),
+        (["-p", "", "--raw"], "engine.prompt"),
+        (["-p", "x" * 600], "engine.context"),
+        (["-p", "x", "--stop", ""], "usage"),
+        (["-p", ""], "engine.prompt"),
+        (["-p", "x", "--raw", "--template-var", "a=1"], "usage"),
+        (["-p", "x", "--template-var", "a"], "usage"),
+        (["-p", "x", "--template-var", "a=False"], "usage"),
+        (["-p", "x", "--template-var", "now=1"], "usage"),
+        (["-p", "x", "--template-var", "a b=1"], "usage"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense(model: Model, capsys: pytest.CaptureFixture[str], options: list[str], code: str) -> None:
     assert run(*options) == 2
     said = capsys.readouterr()
@@ -443,9 +450,8 @@ class Terminal:
         termios.tcsetwinsize(theirs, (40, 200))
         environment = {**os.environ, "TERM": "xterm"}
         self.process = subprocess.Popen(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+            words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment, start_new_session=True
+        )
         os.close(theirs)
         self.seen = ""
 
@@ -530,8 +536,11 @@ def test_a_conversation(talk: Talk, place: Path) -> None:
     assert terminal.end() == 0
     saved = json.loads((place / "talk.json").read_text())
     assert [(message["role"], message["content"]) for message in saved] == [
-        ("user", "hello"), ("assistant", "one fish"), ("user", "and?"), ("assistant", "two birds"),
-    ]  # fmt: skip
+        ("user", "hello"),
+        ("assistant", "one fish"),
+        ("user", "and?"),
+        ("assistant", "two birds"),
+    ]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(talk: Talk, place: Path) -> None:

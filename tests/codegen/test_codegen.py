@@ -67,10 +67,10 @@ WRONG: dict[str, tuple[str, str, list[str]]] = {
     "a keyword": ("name: default,", "name: class,", ["Head.class", "keyword"]),
     "a name that is no name": ("name: default,", "name: Default,", ["structs.0.fields.3.name", "Default"]),
     "misaligned": (
-        "{name: layers, type: u16, unit: bits, flags: Layers, doc: \"What the tiles show.\"}\n"
-        "      - {name: codec, type: u8, unit: id, enum: Codec, doc: \"How pixels are packed.\"}",
-        "{name: codec, type: u8, unit: id, enum: Codec, doc: \"How pixels are packed.\"}\n"
-        "      - {name: layers, type: u16, unit: bits, flags: Layers, doc: \"What the tiles show.\"}",
+        '{name: layers, type: u16, unit: bits, flags: Layers, doc: "What the tiles show."}\n'
+        '      - {name: codec, type: u8, unit: id, enum: Codec, doc: "How pixels are packed."}',
+        '{name: codec, type: u8, unit: id, enum: Codec, doc: "How pixels are packed."}\n'
+        '      - {name: layers, type: u16, unit: bits, flags: Layers, doc: "What the tiles show."}',
         ["struct Head.layers", "offset 5", "aligned"],
     ),
     "doubled key": ("size: 8\n", "size: 8\n    size: 8\n", ["line 4", "'size'", "twice"]),
@@ -105,7 +105,9 @@ WRONG: dict[str, tuple[str, str, list[str]]] = {
     "vector that breaks nothing": (NO_TILES, NO_TILES.replace("count: 0", "count: 1"), ["'no tiles'", "head.count"]),
     "vector that breaks more": ("set: {count: 0}", "set: {count: 0, layers: 0}", ["'no tiles'", "head.roads"]),
     "vector that says too little": (
-        NO_TILES, NO_TILES.replace(", breaks: [head.count]", ""), ["'no tiles'", "head.count", "[]"],
+        NO_TILES,
+        NO_TILES.replace(", breaks: [head.count]", ""),
+        ["'no tiles'", "head.count", "[]"],
     ),
     "rule without a rejecting vector": (NO_TILES + "\n", "\n", ["head.count", "without a rejecting vector"]),
     "struct without a vector": (ORIGIN, ORIGIN[:-1] + ", breaks: [head.count]}", ["Place"]),
@@ -114,7 +116,9 @@ WRONG: dict[str, tuple[str, str, list[str]]] = {
     "rule of an unknown field": ("field: count, check", "field: counts, check", ["head.count", "counts"]),
     "rule of an unknown flag": ("Layers.ROADS,", "Layers.RIVERS,", ["RIVERS"]),
     "rule of every open that is only recommended": (
-        "level: semantic", "level: semantic, quick: true, recommended: true", ["recommended"],
+        "level: semantic",
+        "level: semantic, quick: true, recommended: true",
+        ["recommended"],
     ),
     "rule of another level": ("level: semantic", "level: serious", ["rules.2.level", "serious"]),
     "rule with a call": ("check: count > 0", "check: open(count)", ["head.count", "open"]),
@@ -125,7 +129,7 @@ WRONG: dict[str, tuple[str, str, list[str]]] = {
     "no rule at all": (", struct: Head, field: count, check: count > 0", "", ["rules.1"]),
     "key that is no text": ("format:", "7: x\nformat:", ["line 2", "7"]),
     "no YAML": ("\nflags:", "\nflags: [", ["line"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", WRONG)
@@ -188,8 +192,13 @@ def test_every_target_is_there(tile: Path) -> None:
     modules = ("__init__", "constants", "enums", "structs", "dtypes", "constructs", "rules", "layout")
     assert set(files(tile)) == {
         *(f"python/{name}.py" for name in modules),
-        "vectors/structs/Head.json", "vectors/structs/Place.json", "tile.ksy", "tile.h", "tile.hexpat", "tile.md",
-    }  # fmt: skip
+        "vectors/structs/Head.json",
+        "vectors/structs/Place.json",
+        "tile.ksy",
+        "tile.h",
+        "tile.hexpat",
+        "tile.md",
+    }
 
 
 def test_generated_files_name_the_command_and_the_digest(tile: Path) -> None:
@@ -343,8 +352,10 @@ def test_rules_and_vectors(package: dict[str, ModuleType], tile: Path) -> None:
             seen.update(rule for rule, _ in broken)
     assert seen == set(r.RULES)
     assert r.check_head(s.Head(magic=0, count=0, layers=16)) == [
-        ("head.magic", "magic"), ("head.count", "count"), ("head.roads", "layers"),
-    ]  # fmt: skip
+        ("head.magic", "magic"),
+        ("head.count", "count"),
+        ("head.roads", "layers"),
+    ]
 
 
 def test_names(package: dict[str, ModuleType]) -> None:
@@ -384,8 +395,12 @@ def test_a_fields_description(tmp_path: Path, gpack: dict[str, str]) -> None:
     """Documentation goes wherever a field is explained, and nowhere else."""
     old = 'unit: entries, doc: "Number of entries in the section directory."'
     assert differences(tmp_path, gpack, (old, old.replace("Number", "Count"))) == {
-        f"{PYTHON}/structs.py", "schema/gpack.ksy", "schema/gpack.h", "schema/gpack.hexpat", "spec/GPACK.md",
-    }  # fmt: skip
+        f"{PYTHON}/structs.py",
+        "schema/gpack.ksy",
+        "schema/gpack.h",
+        "schema/gpack.hexpat",
+        "spec/GPACK.md",
+    }
 
 
 def test_a_constants_value(tmp_path: Path, gpack: dict[str, str]) -> None:
@@ -408,11 +423,17 @@ def test_a_new_field(tmp_path: Path, gpack: dict[str, str]) -> None:
         load(changed(tmp_path, edit, source=GPACK))
     value = "source_version: 3, source_alignment: 32}"
     assert differences(tmp_path, gpack, edit, (value, value[:-1] + ", source_bytes: 0}")) == {
-        f"{PYTHON}/structs.py", f"{PYTHON}/dtypes.py", f"{PYTHON}/constructs.py", f"{PYTHON}/rules.py",
+        f"{PYTHON}/structs.py",
+        f"{PYTHON}/dtypes.py",
+        f"{PYTHON}/constructs.py",
+        f"{PYTHON}/rules.py",
         f"{PYTHON}/layout.py",
-        "schema/gpack.ksy", "schema/gpack.h", "schema/gpack.hexpat", "spec/GPACK.md",
+        "schema/gpack.ksy",
+        "schema/gpack.h",
+        "schema/gpack.hexpat",
+        "spec/GPACK.md",
         "spec/vectors/structs/MetadataKvHeaderV1.json",
-    }  # fmt: skip
+    }
 
 
 def test_a_comment_changes_only_digests(tmp_path: Path, gpack: dict[str, str]) -> None:

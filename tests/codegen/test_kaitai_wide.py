@@ -26,31 +26,43 @@ def wide(struct: str, text: str, carrier: str | None = None) -> str:
     ("struct", "text", "carrier", "shown"),
     [
         (
-            "MetadataKvHeaderV1", "ofs_heap == ofs_rows + num_rows * row_size", "ofs_heap",
+            "MetadataKvHeaderV1",
+            "ofs_heap == ofs_rows + num_rows * row_size",
+            "ofs_heap",
             "_.as<u8> == (ofs_rows.as<u8> + (num_rows.as<u8> * row_size.as<u8>).as<u8>).as<u8>",
         ),
         ("MetadataKvHeaderV1", "ofs_heap <= section_size", "ofs_heap", "_.as<u8> <= len_section.as<u8>"),
         ("GPackSectionEntryV1", "offset <= file_size", "offset", "_.as<u8> <= _root.header.total_file_size.as<u8>"),
         ("GPackHeaderV1", "manifest_offset <= file_size", "total_file_size", "manifest_offset.as<u8> <= _.as<u8>"),
         (
-            "GPackSectionEntryV1", "offset % alignment == 0", "alignment",
+            "GPackSectionEntryV1",
+            "offset % alignment == 0",
+            "alignment",
             "(offset.as<u8> % (_.as<u8> == 0.as<u8> ? 1.as<u8> : _.as<u8>).as<u8>).as<u8> == 0.as<u8>",
         ),
         ("TensorIndexRowV1", "ExpertRole.has(role)", "role", "((_.as<u8> <= 4.as<u8>))"),
         (
-            "GPackDenseRowV1", "not flags & DenseFlags.SKIP_IN_NATIVE or offset == 0 and code_bias == 0", None,
+            "GPackDenseRowV1",
+            "not flags & DenseFlags.SKIP_IN_NATIVE or offset == 0 and code_bias == 0",
+            None,
             "(not (flags.skip_in_native) or (offset.as<u8> == 0.as<u8> and code_bias == 0))",
         ),
         (
-            "GbtHeaderV1", "eos_token_id < vocab_size", "vocab_blob_bytes",
+            "GbtHeaderV1",
+            "eos_token_id < vocab_size",
+            "vocab_blob_bytes",
             "(eos_token_id < 0 or eos_token_id.as<u8> < vocab_size.as<u8>)",
         ),
-        ("MtpRowV1", "stride == 0 if role == 0 else stride > 0", "stride",
-         "((role.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>) or "
-         "(not (role.as<u8> == 0.as<u8>) and _.as<u8> > 0.as<u8>))"),
+        (
+            "MtpRowV1",
+            "stride == 0 if role == 0 else stride > 0",
+            "stride",
+            "((role.as<u8> == 0.as<u8> and _.as<u8> == 0.as<u8>) or "
+            "(not (role.as<u8> == 0.as<u8>) and _.as<u8> > 0.as<u8>))",
+        ),
         ("NativeDenseRowV1", "GgmlType.block[ggml_type] > 1", "ggml_type", "ggml_type_block.as<u8> > 1.as<u8>"),
     ],
-)  # fmt: skip
+)
 def test_every_operand_is_cast(struct: str, text: str, carrier: str | None, shown: str) -> None:
     assert wide(struct, text, carrier) == shown
 

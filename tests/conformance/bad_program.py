@@ -128,7 +128,7 @@ def behave_badly(mode: str, seq: int, path: Path, rest: list[str]) -> None:
         "child-session": [lambda: leave_child(rest[0], session=True), lambda: os._exit(0)],
         "child-flood": [lambda: leave_speaking_child(rest[0]), lambda: os._exit(0)],
         "child-answer": [lambda: leave_child(rest[0], session=True), lambda: say(accept)],
-    }  # fmt: skip
+    }
     for action in actions[mode]:
         action()
 

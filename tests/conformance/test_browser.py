@@ -192,13 +192,14 @@ def test_a_pack_is_shown_and_its_digests_checked(drive: Drive, known: dict[str, 
     assert tensors["digests"] == ["✓ right"] * 15
     assert tensors["facts"]["Tensors"] == "23"
     assert tensors["problems"] == []
-    assert tensors["tabs"][2:7] == [
-        "Metadata (40)", "Tensors (23)", "Experts (2)", "Tokenizer (272)", "Assets (3)"
-    ]  # fmt: skip
+    assert tensors["tabs"][2:7] == ["Metadata (40)", "Tensors (23)", "Experts (2)", "Tokenizer (272)", "Assets (3)"]
     assert [row[0] for row in tensors["rows"]] == [
-        "blk.0.attn_k.weight", "blk.0.attn_norm.weight", "blk.0.attn_q.weight", "blk.0.attn_v.weight",
+        "blk.0.attn_k.weight",
+        "blk.0.attn_norm.weight",
+        "blk.0.attn_q.weight",
+        "blk.0.attn_v.weight",
         "blk.3.attn_norm.weight",
-    ]  # fmt: skip
+    ]
     assert tensors["rows"][2][1:5] == ["Q4_0", "32 \u00d7 32", "1,024", "576 bytes"]
     assert tensors["unlabelled"] == 0
     assert "Directory entry 2" in sections["text"]

@@ -23,10 +23,16 @@ def test_fixed_records_by_hand(tmp_path: Path) -> None:
     assert list(said) == ["header", "footer", "sections"]
     magic, version, reader, flags, count, table, manifest, size, total = struct.unpack_from("<IHHIIQQQQ", data)
     assert said["header"] == {
-        "magic": magic, "format_version": version, "min_reader_version": reader, "flags": flags,
-        "section_count": count, "section_table_offset": str(table), "manifest_offset": str(manifest),
-        "manifest_size": str(size), "total_file_size": str(total),
-    }  # fmt: skip
+        "magic": magic,
+        "format_version": version,
+        "min_reader_version": reader,
+        "flags": flags,
+        "section_count": count,
+        "section_table_offset": str(table),
+        "manifest_offset": str(manifest),
+        "manifest_size": str(size),
+        "total_file_size": str(total),
+    }
     assert (magic, version, reader, flags, count, total) == (0x4B435047, 1, 1, 1, 3, len(data))
     assert said["footer"]["footer_magic"] == 0x454B5047
     assert said["footer"]["manifest_sha256"] == data[-64 + 24 : -64 + 56].hex()
@@ -34,9 +40,15 @@ def test_fixed_records_by_hand(tmp_path: Path) -> None:
     first = said["sections"][0]
     kind, _, offset, length, alignment, _, items = struct.unpack_from("<IIQQIIQ", data, table)
     assert first["entry"] == {
-        "kind": kind, "flags": 0, "offset": str(offset), "size": str(length), "alignment": alignment,
-        "item_count": str(items), "sha256": data[table + 40 : table + 72].hex(), "name": "MetadataKvBin",
-    }  # fmt: skip
+        "kind": kind,
+        "flags": 0,
+        "offset": str(offset),
+        "size": str(length),
+        "alignment": alignment,
+        "item_count": str(items),
+        "sha256": data[table + 40 : table + 72].hex(),
+        "name": "MetadataKvBin",
+    }
     assert (kind, offset, length, alignment, items) == (0, 64, 64, 64, 0)
     assert first["header"]["magic"] == int.from_bytes(b"GPKV", "little")
     assert first["rows"] == []
@@ -72,7 +84,9 @@ def test_rows_are_those_of_gpack(tmp_path: Path) -> None:
 def test_shards_and_digests(tmp_path: Path) -> None:
     (layout,) = [x for x in dump(VECTORS["valid/external"].write(tmp_path))["sections"] if "shards" in x]
     assert [bytes.fromhex(row["name"]["hex"]) for row in layout["shards"]] == [
-        b"model-00001-of-00002.gguf", b"model-00002-of-00002.gguf"]  # fmt: skip
+        b"model-00001-of-00002.gguf",
+        b"model-00002-of-00002.gguf",
+    ]
     assert layout["shards"][0]["file_size"] == "1048576"
     assert len(layout["shards"][0]["sha256"]) == 64
 

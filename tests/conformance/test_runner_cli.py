@@ -42,9 +42,13 @@ def test_the_example_reader_passes_its_level(tmp_path: Path, capsys: Output) -> 
     assert main(["reader", *SLOW, "--json", str(result), "--", *READER]) == 0
     told = json.loads(result.read_text())
     assert told["subject"] == {
-        "kind": "reader", "name": "example-reader", "language": "python", "version": "1", "level": "digest",
+        "kind": "reader",
+        "name": "example-reader",
+        "language": "python",
+        "version": "1",
+        "level": "digest",
         "command": READER,
-    }  # fmt: skip
+    }
     assert set(told["counts"]) == {"pass"}
     assert told["counts"]["pass"] > 100
     assert {item["level"] for item in told["results"]} == {"structure", "digest"}
@@ -281,8 +285,12 @@ def test_sizes_have_units() -> None:
     from gpack.conformance.cli import size
 
     assert [size(text) for text in ("2G", "1.5GiB", "512M", "1048576", "3MB")] == [
-        2 << 30, 3 << 29, 512 << 20, 1 << 20, 3 << 20,
-    ]  # fmt: skip
+        2 << 30,
+        3 << 29,
+        512 << 20,
+        1 << 20,
+        3 << 20,
+    ]
 
 
 @pytest.mark.parametrize(("kind", "jobs"), [("reader", "1"), ("reader", "3"), ("writer", "2")])
@@ -300,10 +308,24 @@ def test_interrupted(kind: str, jobs: str, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     program = running(
-        [sys.executable, "-m", "gpack.conformance.cli", kind, "--timeout", "600", "--jobs", jobs, "--",
-         sys.executable, str(script)],
-        env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "gpack.conformance.cli",
+            kind,
+            "--timeout",
+            "600",
+            "--jobs",
+            jobs,
+            "--",
+            sys.executable,
+            str(script),
+        ],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     wanted = int(jobs) + (kind == "reader")  # one only introduces itself
     with program as process:
         for _ in range(3000):
@@ -358,7 +380,9 @@ sys.exit(0 if "stop" in sys.stdin.readline() else 5)"""
     )
     done = subprocess.run(
         [sys.executable, "-c", ignoring, *command, sys.executable, "-c", program],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "FAIL valid/plain: crash: it ended with exit status 5 before its answer came" in done.stdout
     assert done.returncode == 1

@@ -26,9 +26,15 @@ PROGRAM = str(Path(__file__).with_name("bad_program.py"))
 DUMP: dict[str, Any] = {"header": {"x": 1}, "footer": {}, "sections": []}
 # Five seconds are far more than an answer takes; the larger limits are for modes that must not meet the time-out first.
 LIMITS = Limits(
-    timeout=5.0, start_timeout=60.0, memory=256 * MIB, processes=20, line=2 * MIB, stderr=2 * MIB, disk=8 * MIB,
+    timeout=5.0,
+    start_timeout=60.0,
+    memory=256 * MIB,
+    processes=20,
+    line=2 * MIB,
+    stderr=2 * MIB,
+    disk=8 * MIB,
     grace=1.0,
-)  # fmt: skip
+)
 PATIENT = Limits(**{**vars(LIMITS), "timeout": 60.0})
 
 
@@ -132,11 +138,15 @@ def test_standard_error_is_shown(temporary: Path) -> None:
 def test_what_is_not_its_own_must_stay_as_it_is(mode: str, temporary: Path) -> None:
     """Even what is put back: the time of the last change tells. The file as it is now is not looked into any more."""
     words = {
-        "change": "input/b-bad.gpack was changed", "append-undo": "input/b-bad.gpack was changed",
-        "remove": "input/b-bad.gpack was removed", "mode": "input/b-bad.gpack was changed",
+        "change": "input/b-bad.gpack was changed",
+        "append-undo": "input/b-bad.gpack was changed",
+        "remove": "input/b-bad.gpack was removed",
+        "mode": "input/b-bad.gpack was changed",
         "pipe": "input/b-bad.gpack was changed",
-        "beside": "input/new was added", "bystander": "beside/bystander.txt was removed", "outside": "new was added",
-    }  # fmt: skip
+        "beside": "input/new was added",
+        "bystander": "beside/bystander.txt was removed",
+        "outside": "new was added",
+    }
     looked_into: list[str] = []
 
     def dump(path: Path) -> dict[str, Any]:

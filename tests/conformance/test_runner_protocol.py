@@ -12,14 +12,7 @@ from referencing import Registry, Resource
 
 from gpack.conformance.compare import at_depth, differences
 from gpack.conformance.outcomes import OUTCOMES, Result, Run, Subject, load_run
-from gpack.conformance.protocol import (
-    ProtocolError,
-    parse_output,
-    parse_result,
-    parse_start,
-    run_line,
-    stop_line,
-)
+from gpack.conformance.protocol import ProtocolError, parse_output, parse_result, parse_start, run_line, stop_line
 from gpack.errors import FormatError, PathError
 
 FOLDER = Path(__file__).parents[2] / "spec" / "conformance"
@@ -71,12 +64,22 @@ def test_start() -> None:
     "message",
     [
         *(without(START, name) for name in START),
-        {**START, "protocol": 2}, {**START, "protocol": True}, {**START, "protocol": "1"}, {**START, "level": "all"},
-        {**START, "level": 1}, {**START, "name": None}, {**START, "version": 1}, {**START, "depth": "deep"},
-        {**START, "type": "result"}, [], "start", None, 7,
+        {**START, "protocol": 2},
+        {**START, "protocol": True},
+        {**START, "protocol": "1"},
+        {**START, "level": "all"},
+        {**START, "level": 1},
+        {**START, "name": None},
+        {**START, "version": 1},
+        {**START, "depth": "deep"},
+        {**START, "type": "result"},
+        [],
+        "start",
+        None,
+        7,
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bad_starts(message: Any) -> None:
     with pytest.raises(ProtocolError):
         parse_start(encoded(message))
@@ -96,12 +99,21 @@ def test_results(message: dict[str, Any]) -> None:
     "message",
     [
         *(without(message, name) for message in (ACCEPT, REJECT, SKIP) for name in message),
-        {**ACCEPT, "verdict": "maybe"}, {**ACCEPT, "verdict": ["accept"]}, {**ACCEPT, "dump": []},
-        {**ACCEPT, "dump": None}, {**REJECT, "class": "other"}, {**REJECT, "class": []}, {**REJECT, "message": 1},
-        {**SKIP, "reason": None}, {**ACCEPT, "seq": "7"}, {**ACCEPT, "seq": None}, [], None,
+        {**ACCEPT, "verdict": "maybe"},
+        {**ACCEPT, "verdict": ["accept"]},
+        {**ACCEPT, "dump": []},
+        {**ACCEPT, "dump": None},
+        {**REJECT, "class": "other"},
+        {**REJECT, "class": []},
+        {**REJECT, "message": 1},
+        {**SKIP, "reason": None},
+        {**ACCEPT, "seq": "7"},
+        {**ACCEPT, "seq": None},
+        [],
+        None,
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bad_results(message: Any) -> None:
     with pytest.raises(ProtocolError):
         parse_result(encoded(message), 7)
@@ -160,7 +172,7 @@ def test_output_of_programs_for_one_file() -> None:
         ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_differences(found: Any, told: list[str]) -> None:
     assert list(differences(DUMP, found)) == told
 
@@ -224,15 +236,23 @@ def _with(change: Any) -> Any:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda told: told.pop("results"), lambda told: told.pop("subject"), lambda told: told.update(format="other"),
-        lambda told: told.update(version=2), lambda told: told.update(notes=[1]), lambda told: told.update(stale="x"),
+        lambda told: told.pop("results"),
+        lambda told: told.pop("subject"),
+        lambda told: told.update(format="other"),
+        lambda told: told.update(version=2),
+        lambda told: told.update(notes=[1]),
+        lambda told: told.update(stale="x"),
         lambda told: told["results"][0].update(outcome="fine"),
-        lambda told: told["results"][0].update(outcome=["pass"]), lambda told: told["results"][0].update(notes="ab"),
-        lambda told: told["results"][0].update(known="maybe"), lambda told: told["results"][0].update(id=None),
-        lambda told: told["results"][0].pop("seconds"), lambda told: told["results"].append(7),
-        lambda told: told["subject"].update(command=[1]), lambda told: told.update(seconds="x"),
+        lambda told: told["results"][0].update(outcome=["pass"]),
+        lambda told: told["results"][0].update(notes="ab"),
+        lambda told: told["results"][0].update(known="maybe"),
+        lambda told: told["results"][0].update(id=None),
+        lambda told: told["results"][0].pop("seconds"),
+        lambda told: told["results"].append(7),
+        lambda told: told["subject"].update(command=[1]),
+        lambda told: told.update(seconds="x"),
     ],
-)  # fmt: skip
+)
 def test_damaged_results(change: Any, tmp_path: Path) -> None:
     told = _with(change)
     path = tmp_path / "run.json"

@@ -115,12 +115,14 @@ def test_a_recommended_vector_only_warns(tmp_path: Path) -> None:
 
 
 LEVELLED = [
-    Fake("valid"), Fake("structure", "reject", "structure", path="$.header.magic"),
+    Fake("valid"),
+    Fake("structure", "reject", "structure", path="$.header.magic"),
     Fake("table", "reject", "structure", path="$.TensorIndexBin.magic"),
     Fake("entry", "reject", "structure", path="$.sections[2].offset"),
     Fake("digest", "reject", "digest", "digest", path="$.EmbedBlob.sha256"),
-    Fake("semantic", "reject", "semantic", "semantic", path="$.ManifestJson"), Fake("giant", large=True),
-]  # fmt: skip
+    Fake("semantic", "reject", "semantic", "semantic", path="$.ManifestJson"),
+    Fake("giant", large=True),
+]
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,10 @@ def test_the_matrix() -> None:
     page = Page(html_report([made("one", a="pass", b="accepted"), made("two", b="pass", c="skip")]))
     assert page.rows[0] == ["vector", "level", "one", "two"]
     assert [row for row in page.rows if len(row) == 4][1:] == [
-        ["a", "structure", "✓", ""], ["b", "structure", "accepted", "✓"], ["c", "structure", "", "skip"],
-    ]  # fmt: skip
+        ["a", "structure", "✓", ""],
+        ["b", "structure", "accepted", "✓"],
+        ["c", "structure", "", "skip"],
+    ]
 
 
 def test_a_page_says_what_was_given_and_what_was_not() -> None:
@@ -101,10 +103,37 @@ def test_hostile_text_stays_text() -> None:
     run.notes, run.stale = [HOSTILE], [HOSTILE]
     page = Page(html_report([run], title=HOSTILE))
     assert {tag for tag, _ in page.tags} <= {
-        "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "span", "b", "i", "small", "input",
-        "label", "table", "thead", "tbody", "tr", "th", "td", "code", "a", "details", "summary", "pre", "dl", "dt",
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "h1",
+        "h2",
+        "p",
+        "div",
+        "span",
+        "b",
+        "i",
+        "small",
+        "input",
+        "label",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+        "a",
+        "details",
+        "summary",
+        "pre",
+        "dl",
+        "dt",
         "dd",
-    }  # fmt: skip
+    }
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
     html_report([run], title=HOSTILE).encode("utf-8", "backslashreplace")
 
@@ -133,9 +162,13 @@ def test_junit() -> None:
     assert suite.attrib["skipped"] == "3"
     found = {f"{case.attrib['classname']}/{case.attrib['name']}": [child.tag for child in case] for case in suite}
     assert found == {
-        "a/ok": [], "a/bad": ["failure"], "a/skip": ["skipped"], "a/known": ["skipped"], "a/mild": ["skipped"],
+        "a/ok": [],
+        "a/bad": ["failure"],
+        "a/skip": ["skipped"],
+        "a/known": ["skipped"],
+        "a/mild": ["skipped"],
         "run/gone": ["failure"],
-    }  # fmt: skip
+    }
     assert suite[1][0].attrib["message"] == "crash: because"
 
 

@@ -212,7 +212,10 @@ def test_meaning_is_read_from_the_tensors(tmp_path: Path) -> None:
     blocks = int(np.prod(item["dims"])) // 32 * 18  # Q4_0: 18 bytes for 32 elements
     data = recipe.files["experts.gguf"][item["offset"] : item["offset"] + blocks]
     assert told["tensors"]["blk.0.ffn_gate_up_exps.weight"] == {
-        "type": "Q4_0", "dims": ["32", "8", "4"], "position": 0, "size": str(blocks),
+        "type": "Q4_0",
+        "dims": ["32", "8", "4"],
+        "position": 0,
+        "size": str(blocks),
         "sha256": sha256(data).hexdigest(),
-    }  # fmt: skip
+    }
     assert told["experts"] == "external"

@@ -49,8 +49,11 @@ def test_every_rule_is_shown_held_and_broken() -> None:
 def test_levels_and_classes() -> None:
     counts = Counter((vector.expect, vector.level) for vector in ALL)
     assert set(counts) == {
-        ("accept", "structure"), ("reject", "structure"), ("reject", "digest"), ("reject", "semantic"),
-    }  # fmt: skip
+        ("accept", "structure"),
+        ("reject", "structure"),
+        ("reject", "digest"),
+        ("reject", "semantic"),
+    }
     for vector in ALL:
         assert (vector.cls is None) == (vector.expect == "accept")
         if vector.level == "digest":
@@ -151,9 +154,17 @@ def test_runs_hold_only_what_differs() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{}, [], {"size": 1, "runs": [[0, "zz"]]}, {"size": 1, "runs": [[0, "0102"]]}, {"size": 4, "runs": [[-1, "01"]]},
-     {"size": "x", "runs": []}, {"size": 1, "runs": [[0]]}, {"size": 1, "runs": 5}],
-)  # fmt: skip
+    [
+        {},
+        [],
+        {"size": 1, "runs": [[0, "zz"]]},
+        {"size": 1, "runs": [[0, "0102"]]},
+        {"size": 4, "runs": [[-1, "01"]]},
+        {"size": "x", "runs": []},
+        {"size": 1, "runs": [[0]]},
+        {"size": 1, "runs": 5},
+    ],
+)
 def test_damaged_recipes(said: Any) -> None:
     with pytest.raises(FormatError) as caught:
         Recipe.parse(said)
@@ -197,10 +208,22 @@ def test_another_folder_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"id": "../x"}, {"id": "/x"}, {"id": "valid/../../x"}, {"id": ""}, {"level": "all"}, {"expect": "maybe"},
-     {"class": "other"}, {"recipe": "../../etc/passwd"}, {"recipe": "/etc/passwd"}, {"shards": ["../x"]},
-     {"shards": ["a/b"]}, {"range": [1]}, {"range": "x"}],
-)  # fmt: skip
+    [
+        {"id": "../x"},
+        {"id": "/x"},
+        {"id": "valid/../../x"},
+        {"id": ""},
+        {"level": "all"},
+        {"expect": "maybe"},
+        {"class": "other"},
+        {"recipe": "../../etc/passwd"},
+        {"recipe": "/etc/passwd"},
+        {"shards": ["../x"]},
+        {"shards": ["a/b"]},
+        {"range": [1]},
+        {"range": "x"},
+    ],
+)
 def test_damaged_entries(tmp_path: Path, changed: dict[str, Any]) -> None:
     with pytest.raises(GpackError) as caught:
         vectors.load(made(tmp_path, entry(**changed)))

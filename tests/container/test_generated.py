@@ -58,9 +58,10 @@ def text(value: bytes) -> str:
 
 def test_there_is_a_vector_for_every_record() -> None:
     records = {
-        name for name, item in vars(structs).items()
+        name
+        for name, item in vars(structs).items()
         if isinstance(item, type) and issubclass(item, structs.Record) and item.SIZE
-    }  # fmt: skip
+    }
     assert records == set(RECORDS)
 
 

@@ -108,9 +108,33 @@ def test_messages_stay_short() -> None:
 
 # Numbers that JSON Schema takes for integers and canonical form refuses (1.0) are left out.
 JUNK = st.sampled_from(
-    [None, True, False, 0, 1, -1, 64, 4096, 65536, 1 << 32, 1 << 53, "", "x", "a" * 24, "a" * 256, "0" * 64, "G" * 64,
-     [], {}, [0], {"a": 1}, "guild.gpack.v1", "embedded", 0.5]
-)  # fmt: skip
+    [
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        64,
+        4096,
+        65536,
+        1 << 32,
+        1 << 53,
+        "",
+        "x",
+        "a" * 24,
+        "a" * 256,
+        "0" * 64,
+        "G" * 64,
+        [],
+        {},
+        [0],
+        {"a": 1},
+        "guild.gpack.v1",
+        "embedded",
+        0.5,
+    ]
+)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -165,10 +189,25 @@ def test_a_line_feed_is_no_end_of_a_digest() -> None:
 
 def test_keywords_of_the_schema_are_all_understood() -> None:
     understood = {
-        "type", "const", "enum", "required", "properties", "additionalProperties", "items", "maxItems", "minimum",
+        "type",
+        "const",
+        "enum",
+        "required",
+        "properties",
+        "additionalProperties",
+        "items",
+        "maxItems",
+        "minimum",
         "maximum",
-        "minLength", "maxLength", "pattern", "description", "title", "$schema", "$id", "$comment",
-    }  # fmt: skip
+        "minLength",
+        "maxLength",
+        "pattern",
+        "description",
+        "title",
+        "$schema",
+        "$id",
+        "$comment",
+    }
 
     def walk(schema: dict[str, Any]) -> set[str]:
         used = set(schema)

@@ -20,10 +20,22 @@ from gpack.sections.verify import verify
 
 # As the mission text lists them.
 NAMES = (
-    "MetadataKvBin", "TensorIndexBin", "DenseIndexBin", "DensePackBlob", "NativeDenseIndexBin", "NativeDenseBlob",
-    "EmbedBlob", "HeadBlob", "PleBlob", "ExpertLayoutBin", "ExpertBlobs", "TokenizerBin", "TokenizerAssets", "MtpBlob",
+    "MetadataKvBin",
+    "TensorIndexBin",
+    "DenseIndexBin",
+    "DensePackBlob",
+    "NativeDenseIndexBin",
+    "NativeDenseBlob",
+    "EmbedBlob",
+    "HeadBlob",
+    "PleBlob",
+    "ExpertLayoutBin",
+    "ExpertBlobs",
+    "TokenizerBin",
+    "TokenizerAssets",
+    "MtpBlob",
     "ManifestJson",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -110,8 +122,10 @@ def test_newer_versions(tmp_path: Path) -> None:
     with pytest.raises(errors.UnsupportedError) as caught:
         Container.open(tmp_path / "2")
     assert (caught.value.code, caught.value.field, caught.value.offset) == (
-        "header.min_reader_version", "min_reader_version", 6,
-    )  # fmt: skip
+        "header.min_reader_version",
+        "min_reader_version",
+        6,
+    )
     assert caught.value.exit_code == errors.EXIT_UNSUPPORTED
 
 

@@ -104,9 +104,15 @@ def test_pieces_of_all_kinds(tmp_path: Path) -> None:
     descriptor, path = source(tmp_path, data)
     seen: list[int] = []
     payload = Pieces(
-        3 * len(data) + 100, data, Zeros(60), Copy(descriptor, 0, len(data), path), Copy(descriptor, 256, 0, path),
-        Zeros(40), memoryview(data), b"",
-    )  # fmt: skip
+        3 * len(data) + 100,
+        data,
+        Zeros(60),
+        Copy(descriptor, 0, len(data), path),
+        Copy(descriptor, 256, 0, path),
+        Zeros(40),
+        memoryview(data),
+        b"",
+    )
     result = builder(x=payload).build(tmp_path / "a.gpack", progress=seen.append)
     with Container.open(tmp_path / "a.gpack", verify_all_hashes=True) as pack:
         assert pack.read("x") == data + bytes(60) + data + bytes(40) + data

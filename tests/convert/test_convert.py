@@ -14,18 +14,7 @@ import pytest
 from convert import packs
 from convert.packs import Parts, convert, refused
 from gguf import GGUFReader
-from gguf_maker import (
-    EVERY_KIND,
-    F32,
-    Q4_0,
-    Tensor,
-    pack_value,
-    tiny_llama,
-    tiny_moe,
-    vector,
-    write_gguf,
-    write_split,
-)
+from gguf_maker import EVERY_KIND, F32, Q4_0, Tensor, pack_value, tiny_llama, tiny_moe, vector, write_gguf, write_split
 
 import gpack
 from gpack.convert.gguf import convert_gguf
@@ -80,8 +69,10 @@ def test_places_in_the_arena_and_in_the_dense_pack(tmp_path: Path) -> None:
         assert not any(arena[place + 18 : place + 256])
     native = parts.table(packs.NATIVE_INDEX, "<IIIIQQQQ")
     assert [(name, f[2:]) for name, f in native] == [
-        (b"a", (2, 0, 32, 1, 0, 18)), (b"b", (2, 0, 32, 1, 256, 18)), (b"c", (2, 0, 32, 1, 512, 18)),
-    ]  # fmt: skip
+        (b"a", (2, 0, 32, 1, 0, 18)),
+        (b"b", (2, 0, 32, 1, 256, 18)),
+        (b"c", (2, 0, 32, 1, 512, 18)),
+    ]
     assert struct.unpack_from("<Q", parts.section(packs.NATIVE_INDEX), 40) == (768,)
     dense = parts.section(packs.DENSE)
     places = {row.name: row.offset for row in parts.tensors().values() if row.home == packs.DENSE}
@@ -175,11 +166,16 @@ def test_names_that_are_no_text(tmp_path: Path, entry: Any) -> None:
 
 def test_ranks_and_empty_tensors(tmp_path: Path) -> None:
     tensors: list[Tensor] = [
-        ("rank0", F32, (), b"\0\0\x80\x3f"), vector("rank1", 3), ("rank2", F32, (3, 1), bytes(12)),
-        ("rank3", 24, (1, 2, 3), b"abcdef"), ("rank4", 27, (1, 1, 1, 2), bytes(range(16))),
-        ("none", F32, (0,), b""), ("none4", F32, (4, 0, 2, 3), b""), ("noq4", Q4_0, (32, 0), b""),
+        ("rank0", F32, (), b"\0\0\x80\x3f"),
+        vector("rank1", 3),
+        ("rank2", F32, (3, 1), bytes(12)),
+        ("rank3", 24, (1, 2, 3), b"abcdef"),
+        ("rank4", 27, (1, 1, 1, 2), bytes(range(16))),
+        ("none", F32, (0,), b""),
+        ("none4", F32, (4, 0, 2, 3), b""),
+        ("noq4", Q4_0, (32, 0), b""),
         ("token_embd.weight", F32, (0, 7), b""),
-    ]  # fmt: skip
+    ]
     parts = convert(tmp_path, {}, tensors)
     rows = parts.tensors()
     for name, ggml_type, dims, data in tensors:
@@ -205,9 +201,13 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     assert sorted(parts.entries) == [0, 1, 14]
     model = parts.manifest["model"]
     assert model == {
-        "name": "unknown", "architecture": "unknown", "parameter_count": 0, "tensor_count": 0,
-        "tied_embeddings": False, "bytes_by_type": {},
-    }  # fmt: skip
+        "name": "unknown",
+        "architecture": "unknown",
+        "parameter_count": 0,
+        "tensor_count": 0,
+        "tied_embeddings": False,
+        "bytes_by_type": {},
+    }
 
 
 # --- the manifest ---
@@ -222,13 +222,23 @@ def test_the_manifest(tmp_path: Path) -> None:
         by_type[("F32", "F16", "Q4_0")[ggml_type]] += len(data)
     elements = sum(len(data) * 32 // {0: 128, 1: 64, 2: 18}[kind] for _, kind, _, data in tensors)
     assert made["model"] == {
-        "name": "tiny llama", "architecture": "llama", "parameter_count": elements, "tensor_count": 21,
-        "layer_count": 2, "context_length": 256, "tied_embeddings": False, "bytes_by_type": by_type,
-    }  # fmt: skip
+        "name": "tiny llama",
+        "architecture": "llama",
+        "parameter_count": elements,
+        "tensor_count": 21,
+        "layer_count": 2,
+        "context_length": 256,
+        "tied_embeddings": False,
+        "bytes_by_type": by_type,
+    }
     assert made["tokenizer"] == {
-        "model": "gpt2", "pre": "qwen2", "vocab_size": 272, "merge_count": 13, "eos_token_id": 271,
+        "model": "gpt2",
+        "pre": "qwen2",
+        "vocab_size": 272,
+        "merge_count": 13,
+        "eos_token_id": 271,
         "has_chat_template": True,
-    }  # fmt: skip
+    }
     assert (made["schema"], made["producer"], made["flags"]) == ("guild.gpack.v1", "gpack", 0b10111)
     assert [section["kind"] for section in made["sections"]] == [0, 1, 2, 3, 4, 5, 6, 7, 11]
     for section in made["sections"]:

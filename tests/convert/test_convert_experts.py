@@ -59,10 +59,12 @@ def test_experts_lie_together(tmp_path: Path, *, fused: bool) -> None:
 def test_layers_without_a_gate_and_of_several_types(tmp_path: Path) -> None:
     make = TensorMaker(5)
     tensors = [
-        make.q4_0("blk.10.ffn_up_exps.weight", 32, 2, 3), make.f32("blk.10.ffn_down_exps.weight", 2, 32, 3),
-        make.f16("blk.9.ffn_up_exps.weight", 4, 4, 2), make.f16("blk.9.ffn_down_exps.weight", 4, 4, 2),
+        make.q4_0("blk.10.ffn_up_exps.weight", 32, 2, 3),
+        make.f32("blk.10.ffn_down_exps.weight", 2, 32, 3),
+        make.f16("blk.9.ffn_up_exps.weight", 4, 4, 2),
+        make.f16("blk.9.ffn_down_exps.weight", 4, 4, 2),
         make.f32("blk.9.ffn_up_exps.bias", 4, 2),
-    ]  # fmt: skip
+    ]
     parts = convert(tmp_path, {}, tensors)
     rows = list(struct.iter_unpack(EXPERT_ROW, parts.section(packs.EXPERT_LAYOUT)[64:]))
     # By number, not by name: 9 before 10. Flag 4: no gate.
@@ -108,11 +110,15 @@ def draft_model() -> tuple[list[Any], list[Tensor]]:
         ("qwen.nextn_predict_layers", "u32", 1),
     ]
     tensors = [
-        make.q4_0("token_embd.weight", 32, 4), make.q4_0("blk.0.attn_q.weight", 32, 32),
-        make.q4_0("blk.1.attn_q.weight", 32, 32), make.norm("blk.2.nextn.enorm.weight", 5),
-        make.q4_0("blk.2.attn_q.weight", 32, 32), make.f32("blk.2.ffn_gate_exps.weight", 3, 2, 2),
-        make.f32("blk.2.ffn_up_exps.weight", 3, 2, 2), make.f16("blk.2.ffn_down_exps.weight", 2, 3, 2),
-    ]  # fmt: skip
+        make.q4_0("token_embd.weight", 32, 4),
+        make.q4_0("blk.0.attn_q.weight", 32, 32),
+        make.q4_0("blk.1.attn_q.weight", 32, 32),
+        make.norm("blk.2.nextn.enorm.weight", 5),
+        make.q4_0("blk.2.attn_q.weight", 32, 32),
+        make.f32("blk.2.ffn_gate_exps.weight", 3, 2, 2),
+        make.f32("blk.2.ffn_up_exps.weight", 3, 2, 2),
+        make.f16("blk.2.ffn_down_exps.weight", 2, 3, 2),
+    ]
     return metadata, tensors
 
 
@@ -122,9 +128,12 @@ def test_the_draft_layer(tmp_path: Path) -> None:
     source = {name: data for name, _, _, data in tensors}
     index = parts.tensors()
     assert [name for name, row in index.items() if row.home == packs.MTP] == [
-        "blk.2.attn_q.weight", "blk.2.ffn_down_exps.weight", "blk.2.ffn_gate_exps.weight",
-        "blk.2.ffn_up_exps.weight", "blk.2.nextn.enorm.weight",
-    ]  # fmt: skip
+        "blk.2.attn_q.weight",
+        "blk.2.ffn_down_exps.weight",
+        "blk.2.ffn_gate_exps.weight",
+        "blk.2.ffn_up_exps.weight",
+        "blk.2.nextn.enorm.weight",
+    ]
     section = parts.section(packs.MTP)
     ofs_data, len_data = struct.unpack_from("<QQ", section, 40)
     # Header and 5 rows take 664 bytes, so the data starts at 4096; 576 + 20 bytes fill one page, two experts two more.

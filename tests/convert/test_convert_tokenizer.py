@@ -51,8 +51,11 @@ def test_the_tokenizer_section(tmp_path: Path) -> None:
     keys = parts.keys()
     stubs = [key for key, row in keys.items() if row.flags == 1]
     assert stubs == [
-        "tokenizer.chat_template", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens",
-    ]  # fmt: skip
+        "tokenizer.chat_template",
+        "tokenizer.ggml.merges",
+        "tokenizer.ggml.token_type",
+        "tokenizer.ggml.tokens",
+    ]
     assert all(keys[key].value == b"" for key in stubs)
 
 

@@ -131,12 +131,19 @@ def test_the_gguf_package_reads_the_export(tmp_path: Path) -> None:
 # --- random small models ---
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
-    "u8": st.integers(0, 2**8 - 1), "i8": st.integers(-(2**7), 2**7 - 1),
-    "u16": st.integers(0, 2**16 - 1), "i16": st.integers(-(2**15), 2**15 - 1),
-    "u32": st.integers(0, 2**32 - 1), "i32": st.integers(-(2**31), 2**31 - 1),
-    "u64": st.integers(0, 2**64 - 1), "i64": st.integers(-(2**63), 2**63 - 1),
-    "f32": st.floats(width=32), "f64": st.floats(), "bool": st.booleans(), "str": st.binary(max_size=12),
-}  # fmt: skip
+    "u8": st.integers(0, 2**8 - 1),
+    "i8": st.integers(-(2**7), 2**7 - 1),
+    "u16": st.integers(0, 2**16 - 1),
+    "i16": st.integers(-(2**15), 2**15 - 1),
+    "u32": st.integers(0, 2**32 - 1),
+    "i32": st.integers(-(2**31), 2**31 - 1),
+    "u64": st.integers(0, 2**64 - 1),
+    "i64": st.integers(-(2**63), 2**63 - 1),
+    "f32": st.floats(width=32),
+    "f64": st.floats(),
+    "bool": st.booleans(),
+    "str": st.binary(max_size=12),
+}
 
 
 def values(depth: int) -> st.SearchStrategy[tuple[str, Any]]:

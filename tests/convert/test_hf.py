@@ -8,16 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import (
-    ORACLE,
-    f32,
-    qwen3_config,
-    qwen3_folder,
-    qwen3_tensors,
-    refused,
-    write_json,
-    write_safetensors,
-)
+from hf_maker import ORACLE, f32, qwen3_config, qwen3_folder, qwen3_tensors, refused, write_json, write_safetensors
 
 import gpack
 from gpack.cli import main
@@ -157,13 +148,23 @@ def test_export_gives_the_tensors(tmp_path: Path) -> None:
 
 
 def test_old_and_new_spellings_say_the_same(tmp_path: Path) -> None:
-    new = qwen3_folder(tmp_path / "new", rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
-                                                          "original_max_position_embeddings": 256})  # fmt: skip
+    new = qwen3_folder(
+        tmp_path / "new",
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
+    )
     old = qwen3_folder(tmp_path / "old")
     config = qwen3_config()
     del config["rope_parameters"]
-    config |= {"rope_theta": 1e4, "torch_dtype": "float32",
-               "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}}  # fmt: skip
+    config |= {
+        "rope_theta": 1e4,
+        "torch_dtype": "float32",
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+    }
     write_json(old / "config.json", config)
     nested = qwen3_folder(tmp_path / "nested")
     write_json(

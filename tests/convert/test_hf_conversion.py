@@ -6,17 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hf_maker import (
-    MOE,
-    Maker,
-    experts,
-    qwen3_config,
-    qwen3_folder,
-    refused,
-    write_by_hand,
-    write_json,
-    write_sharded,
-)
+from hf_maker import MOE, Maker, experts, qwen3_config, qwen3_folder, refused, write_by_hand, write_json, write_sharded
 
 import gpack
 from gpack.cli import main

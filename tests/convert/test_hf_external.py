@@ -9,18 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import (
-    MOE,
-    ORACLE,
-    Maker,
-    Tensors,
-    experts,
-    f32,
-    qwen3_folder,
-    refused,
-    write_safetensors,
-    write_sharded,
-)
+from hf_maker import MOE, ORACLE, Maker, Tensors, experts, f32, qwen3_folder, refused, write_safetensors, write_sharded
 from reads import Reads
 
 import gpack
@@ -114,9 +103,14 @@ def test_experts_in_the_order_of_their_names(tmp_path: Path) -> None:
     """With ten or more, 10 stands behind 1: expert 2 is further away than expert 1."""
     folder = qwen3_folder(tmp_path / "m", tensors=experts(Maker(5), 12), **MOE)
     refused(
-        UsageError, "convert.external", folder, "blk.0.ffn_gate_exps.weight", "not at equal distances",
-        "expert 1 begins 24576 bytes behind expert 0, expert 2 73728 bytes behind expert 1", external_experts=True,
-    )  # fmt: skip
+        UsageError,
+        "convert.external",
+        folder,
+        "blk.0.ffn_gate_exps.weight",
+        "not at equal distances",
+        "expert 1 begins 24576 bytes behind expert 0, expert 2 73728 bytes behind expert 1",
+        external_experts=True,
+    )
 
 
 def test_experts_of_a_layer_in_two_files(tmp_path: Path) -> None:
@@ -126,9 +120,15 @@ def test_experts_of_a_layer_in_two_files(tmp_path: Path) -> None:
     late = {name: held for name, held in tensors.items() if f"{NAME}.3." in name}
     write_sharded(folder, [{name: held for name, held in tensors.items() if name not in late}, late])
     refused(
-        UsageError, "convert.external", folder, "expert 0", "model-00001-of-00002", "expert 3", "model-00002-of-00002",
+        UsageError,
+        "convert.external",
+        folder,
+        "expert 0",
+        "model-00001-of-00002",
+        "expert 3",
+        "model-00002-of-00002",
         external_experts=True,
-    )  # fmt: skip
+    )
 
 
 def test_whole_layers_in_different_files(tmp_path: Path) -> None:

@@ -7,18 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import (
-    MOE,
-    Maker,
-    attention_layer,
-    experts,
-    f32,
-    llama_tensors,
-    mlp,
-    qwen3_folder,
-    qwen3_tensors,
-    refused,
-)
+from hf_maker import MOE, Maker, attention_layer, experts, f32, llama_tensors, mlp, qwen3_folder, qwen3_tensors, refused
 
 import gpack
 from gpack.convert.anything import convert
@@ -101,8 +90,14 @@ def test_rows_that_do_not_fit_the_heads(tmp_path: Path) -> None:
 
 def test_frequencies_of_llama_3(tmp_path: Path) -> None:
     tensors = llama_tensors()
-    rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama", rope_parameters=rope)
     convert(folder, tmp_path / "m.gpack")
     with gpack.open(tmp_path / "m.gpack") as pack:
@@ -117,20 +112,33 @@ def test_frequencies_of_llama_3(tmp_path: Path) -> None:
 
 def linear_config(**others: Any) -> dict[str, Any]:
     return {
-        "model_type": "qwen3_5_text", "layers": 2, "hidden": 64, "layer_types": ["linear_attention", "full_attention"],
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 6, **others,
-    }  # fmt: skip
+        "model_type": "qwen3_5_text",
+        "layers": 2,
+        "hidden": 64,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        **others,
+    }
 
 
 def linear_tensors(make: Maker) -> dict[str, Any]:
     tensors = {"model.embed_tokens.weight": f32(make(288, 64)), "model.norm.weight": f32(make(64))}
     layer = "model.layers.0"
     shapes = {
-        "in_proj_qkv.weight": (112, 64), "in_proj_z.weight": (48, 64), "in_proj_a.weight": (6, 64),
-        "in_proj_b.weight": (6, 64), "conv1d.weight": (112, 1, 4), "A_log": (6,), "dt_bias": (6,),
-        "norm.weight": (8,), "out_proj.weight": (64, 48),
-    }  # fmt: skip
+        "in_proj_qkv.weight": (112, 64),
+        "in_proj_z.weight": (48, 64),
+        "in_proj_a.weight": (6, 64),
+        "in_proj_b.weight": (6, 64),
+        "conv1d.weight": (112, 1, 4),
+        "A_log": (6,),
+        "dt_bias": (6,),
+        "norm.weight": (8,),
+        "out_proj.weight": (64, 48),
+    }
     tensors |= {f"{layer}.linear_attn.{name}": f32(make(*shape)) for name, shape in shapes.items()}
     tensors |= {f"{layer}.{name}.weight": f32(make(64)) for name in ("input_layernorm", "post_attention_layernorm")}
     tensors |= attention_layer(make, "model.layers.1", 64, gated=True)

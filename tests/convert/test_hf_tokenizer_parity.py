@@ -16,9 +16,16 @@ from gpack.tokenizer import Tokenizer
 needs_oracle = pytest.mark.skipif(not (ORACLE / "hf").exists(), reason="converted models: no ../shared/oracle/hf here")
 MODELS = ["llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped"]
 TEXTS = [
-    "", " ", "in the theatre", "<|fim|>x<|im_end|></s><think>\n\n<|endoftext|>", "zq the zq",
-    "e\u0301 \u00e9 \u4f60\u597d", "don't WE'LL 12345  \r\n\t", "\U0001f642" * 3, "\x00\x1f\u3000\u200b",
-]  # fmt: skip
+    "",
+    " ",
+    "in the theatre",
+    "<|fim|>x<|im_end|></s><think>\n\n<|endoftext|>",
+    "zq the zq",
+    "e\u0301 \u00e9 \u4f60\u597d",
+    "don't WE'LL 12345  \r\n\t",
+    "\U0001f642" * 3,
+    "\x00\x1f\u3000\u200b",
+]
 
 
 def same(folder: Path, pack: Path, texts: list[str]) -> None:

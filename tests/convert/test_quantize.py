@@ -65,8 +65,19 @@ def test_a_pack_of_each_type(tmp_path: Path, name: str) -> None:
                 np.testing.assert_allclose(made[tensor].dequantize(), exact[tensor], atol=0.03)
             else:
                 np.testing.assert_array_equal(made[tensor], exact[tensor])
-        kinds = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 14, "Q6_K": 18,
-                 "BF16": 32, "MXFP4": 38}  # fmt: skip
+        kinds = {
+            "F32": 0,
+            "F16": 1,
+            "Q4_0": 2,
+            "Q4_1": 3,
+            "Q8_0": 7,
+            "Q5_0": 8,
+            "Q5_1": 9,
+            "Q4_K": 14,
+            "Q6_K": 18,
+            "BF16": 32,
+            "MXFP4": 38,
+        }
         assert made.metadata["general.file_type"] == kinds[name]
         assert {**made.metadata, "general.file_type": 0} == dict(exact.metadata)
     steps = {tensor["name"]: tensor.get("steps") for tensor in told["tensors"]}
@@ -166,10 +177,17 @@ def test_values_that_are_none_are_no_blocks(tmp_path: Path, target: str, value: 
     ("target", "value", "kept"),
     [
         # 65504 is the largest F16; a scale of Q8_0 is a 127th of the largest value, one of Q4_0 an eighth.
-        ("F16", 65504.0, True), ("F16", 1e5, False), ("BF16", 1e38, True), ("BF16", 3.4e38, False),
-        ("Q8_0", 8e6, True), ("Q8_0", 1e7, False), ("Q4_0", 5e5, True), ("Q4_0", 6e5, False), ("F32", 3e38, True),
+        ("F16", 65504.0, True),
+        ("F16", 1e5, False),
+        ("BF16", 1e38, True),
+        ("BF16", 3.4e38, False),
+        ("Q8_0", 8e6, True),
+        ("Q8_0", 1e7, False),
+        ("Q4_0", 5e5, True),
+        ("Q4_0", 6e5, False),
+        ("F32", 3e38, True),
     ],
-)  # fmt: skip
+)
 def test_values_beyond_a_type(tmp_path: Path, target: str, value: float, kept: bool) -> None:
     folder = spoiled(tmp_path, value)
     if kept:

@@ -46,10 +46,7 @@ define internal <64 x i8> @emulated_pshufb(<64 x i8> %table, <64 x i8> %index) {
         "HIGH", ", ".join(f"i32 {place}" for place in range(32, 64))
     ),
 }
-_NAMES = {
-    "llvm.x86.avx512.vpdpbusd.512": "emulated_vpdpbusd",
-    "llvm.x86.avx512.pshuf.b.512": "emulated_pshufb",
-}
+_NAMES = {"llvm.x86.avx512.vpdpbusd.512": "emulated_vpdpbusd", "llvm.x86.avx512.pshuf.b.512": "emulated_pshufb"}
 
 
 class EmulatedKernels(Kernels):

@@ -38,10 +38,25 @@ ORACLE = (
 NUMBERS = {name: number for number, name in GgmlType.NAMES.items()}
 # Where blocks hold 16-bit floats.
 HALVES = {
-    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
-    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
-    "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,),
-}  # fmt: skip
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
+}
 BLOCKS = tuple(HALVES)
 PLAIN = ("F32", "F16", "BF16")
 
@@ -140,9 +155,7 @@ class Bed:
         self.state = np.zeros(16, np.int64)
         found = kernels(self.variant)
         self.program = Program(found)
-        self.work = Workspace(
-            found, self.state, max_batch=self.max_batch, threads=self.threads, compute=self.compute
-        )  # fmt: skip
+        self.work = Workspace(found, self.state, max_batch=self.max_batch, threads=self.threads, compute=self.compute)
 
     def run(self, *counts: int) -> None:
         """Runs the program for batches of so many tokens."""

@@ -13,8 +13,10 @@ from tiny_models import TinyModel, text, tiny
 from gpack.engine.cpu import usable
 
 YARN: dict[str, Any] = {
-    "rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 40,
-}  # fmt: skip
+    "rope__scaling__type": "yarn",
+    "rope__scaling__factor": 4.0,
+    "rope__scaling__original_context_length": 40,
+}
 
 
 def with_biases(model: TinyModel, *names: str) -> TinyModel:
@@ -77,16 +79,23 @@ MODELS: dict[str, TinyModel] = {
     "qwen3moe": tiny("qwen3moe", n_expert=7, n_used=3, width=40, n_head=3, n_kv=3),
     "qwen3moe fused": with_fused_experts(tiny("qwen3moe", n_expert=4, n_used=4)),
     "gemma3": tiny(
-        "gemma3", n_layer=7, attention__sliding_window=50, rope__scaling__type="linear", rope__scaling__factor=3.0,
+        "gemma3",
+        n_layer=7,
+        attention__sliding_window=50,
+        rope__scaling__type="linear",
+        rope__scaling__factor=3.0,
         rope__freq_base=1e6,
     ),
     "gemma3 capped": tiny("gemma3", final_logit_softcapping=2.0),
     "gemma3 pattern": tiny(
-        "gemma3", n_layer=3, attention__sliding_window=3, attention__sliding_window_pattern=[False, True, True],
+        "gemma3",
+        n_layer=3,
+        attention__sliding_window=3,
+        attention__sliding_window_pattern=[False, True, True],
         rope__freq_base_swa=500.0,
     ),
     "gemma3 period": tiny("gemma3", n_layer=3, attention__sliding_window=1, attention__sliding_window_pattern=2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -25,10 +25,14 @@ def refused(model: TinyModel, path: Path, **options: Any) -> GpackError:
 @pytest.mark.parametrize(
     "key",
     [
-        "block_count", "context_length", "embedding_length", "attention.head_count",
-        "attention.layer_norm_rms_epsilon", "feed_forward_length",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+        "feed_forward_length",
     ],
-)  # fmt: skip
+)
 def test_a_missing_key(key: str, tmp_path: Path) -> None:
     model = tiny()
     del model.metadata[f"llama.{key}"]

@@ -26,12 +26,14 @@ FLOATS = {
     "F16": ("<u2", (0x7E00, 0x7C01, 0x7C00, 0xFC00)),
     "BF16": ("<u2", (0x7FC0, 0x7F81, 0x7F80, 0xFF80)),
     "F64": ("<u8", (0x7FF8 << 48, 0x7FF0 << 48, 0xFFF0 << 48, 0x47EFFFFFF0000000)),
-}  # fmt: skip
+}
 # Of F32, BF16, F16 and F64, numbers that are just finite, and ones whose bits look like an exponent somewhere else.
 LARGEST = {
-    "F32": (0x7F7FFFFF, 0x807FFFFF, 0x00007C00), "F16": (0x7BFF, 0xFBFF, 0x03FF), "BF16": (0x7F7F, 0xFF7F, 0x007F),
+    "F32": (0x7F7FFFFF, 0x807FFFFF, 0x00007C00),
+    "F16": (0x7BFF, 0xFBFF, 0x03FF),
+    "BF16": (0x7F7F, 0xFF7F, 0x007F),
     "F64": (0x47EFFFFFEFFFFFFF, 0xC7EFFFFFEFFFFFFF, 0x7FF0),
-}  # fmt: skip
+}
 BLOCKED = [*SCALES, "IQ1_M", "NVFP4"]
 
 

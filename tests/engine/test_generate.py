@@ -369,10 +369,13 @@ def test_a_golden_model_generates_its_golden_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"max_tokens": 1.5}, "max_tokens"), ({"max_tokens": "5"}, "max_tokens"), ({"logprobs": "1"}, "logprobs"),
-        ({"stop": [3]}, "stop"), ({"sampling": {"temperature": 1}}, "sampling"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"logprobs": "1"}, "logprobs"),
+        ({"stop": [3]}, "stop"),
+        ({"sampling": {"temperature": 1}}, "sampling"),
     ],
-)  # fmt: skip
+)
 def test_a_request_of_other_types(options: Any, field: str) -> None:
     with pytest.raises(UsageError) as caught:
         Request(ids=[1], **options)

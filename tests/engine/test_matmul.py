@@ -29,7 +29,7 @@ from .products import (
     seen,
     tensor,
     values_of,
-)  # fmt: skip
+)
 
 needs_oracle = pytest.mark.skipif(not ORACLE.exists(), reason="blocks of llama.cpp: no ../shared/oracle here")
 # Rows that fill no tile of 8 or 16; the last batch has more tokens than any kernel takes at once.

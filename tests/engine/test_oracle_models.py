@@ -19,11 +19,8 @@ VARIANTS = [variant.name for variant in usable()]
 # Formats of the dense model; the largest of the rows is a multiple of 128 or 256.
 QUANTISED = [
     *(f"qwen3-256-{name}" for name in ("Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q4_K_M")),
-    *(
-        f"qwen3-128-{name}"
-        for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
-    ),
-]  # fmt: skip
+    *(f"qwen3-128-{name}" for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")),
+]
 EXACT: dict[str, Any] = {"compute": "f32", "cache_type": "F32"}
 
 

@@ -142,10 +142,7 @@ def test_penalties_by_hand() -> None:
     # Negative logits move away from 0 too.
     assert Sampler(Sampling(temperature=0, repeat_penalty=2), [1])._penalised(
         np.array([-1, -2], np.float32)
-    ).tolist() == [
-        -1,
-        -4,
-    ]
+    ).tolist() == [-1, -4]
     assert logits[7] == 3  # the caller's logits are not touched
 
 
@@ -252,12 +249,24 @@ def test_what_is_minus_infinity_is_never_chosen(options: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf), ("top_k", -1), ("top_p", 0),
-        ("top_p", 1.01), ("top_p", math.nan), ("min_p", -0.1), ("min_p", 2), ("repeat_penalty", 0),
-        ("repeat_penalty", math.inf), ("repeat_window", -2), ("presence_penalty", math.nan),
-        ("frequency_penalty", math.inf), ("seed", -1), ("seed", 1 << 64),
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_k", -1),
+        ("top_p", 0),
+        ("top_p", 1.01),
+        ("top_p", math.nan),
+        ("min_p", -0.1),
+        ("min_p", 2),
+        ("repeat_penalty", 0),
+        ("repeat_penalty", math.inf),
+        ("repeat_window", -2),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", math.inf),
+        ("seed", -1),
+        ("seed", 1 << 64),
     ],
-)  # fmt: skip
+)
 def test_options_that_make_no_sense(name: str, value: float) -> None:
     with pytest.raises(UsageError) as caught:
         Sampling(**{name: value})  # type: ignore[arg-type]  # wrong on purpose

@@ -98,12 +98,20 @@ def test_no_tokens_and_no_numbers(model: GuildModel) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"n_ctx": "8"}, "n_ctx"), ({"n_ctx": 1 << 70}, "n_ctx"), ({"threads": 1.5}, "threads"),
-        ({"threads": 1 << 70}, "threads"), ({"batch": 2.5}, "batch"),
-        ({"n_ctx": 0}, "n_ctx"), ({"n_ctx": -5}, "n_ctx"), ({"batch": 0}, "batch"), ({"threads": 0}, "threads"),
-        ({"cache_type": "Q4_0"}, "cache_type"), ({"compute": "f16"}, None), ({"cpu": "mmx"}, "cpu"),
+        ({"n_ctx": "8"}, "n_ctx"),
+        ({"n_ctx": 1 << 70}, "n_ctx"),
+        ({"threads": 1.5}, "threads"),
+        ({"threads": 1 << 70}, "threads"),
+        ({"batch": 2.5}, "batch"),
+        ({"n_ctx": 0}, "n_ctx"),
+        ({"n_ctx": -5}, "n_ctx"),
+        ({"batch": 0}, "batch"),
+        ({"threads": 0}, "threads"),
+        ({"cache_type": "Q4_0"}, "cache_type"),
+        ({"compute": "f16"}, None),
+        ({"cpu": "mmx"}, "cpu"),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_make_no_sense(model: GuildModel, options: dict[str, object], field: str | None) -> None:
     with pytest.raises(UsageError) as caught:
         model.session(**options)
@@ -325,9 +333,10 @@ def test_experts_however_they_come_give_the_same_bits(make: Callable[[], TinyMod
     convert_gguf(path, tmp_path / "e.gpack")
     convert_gguf(path, tmp_path / "x.gpack", external_experts=True)
     gguf, embedded, external = (
-        ModelPaths(primary_model_path=path), ModelPaths(gpack_path=tmp_path / "e.gpack"),
+        ModelPaths(primary_model_path=path),
+        ModelPaths(gpack_path=tmp_path / "e.gpack"),
         ModelPaths(gpack_path=tmp_path / "x.gpack"),
-    )  # fmt: skip
+    )
     with GuildModel.load(gguf) as model:
         assert not model.pages_experts
         wanted = model.logits(ids)

@@ -102,9 +102,17 @@ def routed(kernels: Kernels, scores: Floats, n_used: int, scale: float = 1.0) ->
     state = np.array([n, 0] + [0] * 14, np.int64)
     chosen, weights = np.full((n, n_used), -1, np.int32), np.zeros((n, n_used), np.float32)
     run(
-        kernels, "route", at(scores), 4 * n_expert, n_expert, n_used, at(chosen), at(weights), float_bits(scale),
+        kernels,
+        "route",
+        at(scores),
+        4 * n_expert,
+        n_expert,
+        n_used,
+        at(chosen),
+        at(weights),
+        float_bits(scale),
         state=state,
-    )  # fmt: skip
+    )
     return chosen, weights
 
 
@@ -159,9 +167,30 @@ def stored(kernels: Kernels, kind: str, values: Floats, padded: int) -> tuple[np
     q, k, v, table = values.copy(), values.copy(), values.copy(), aligned((n, width), np.float32)
     state = np.array([n, 0] + [0] * 14, np.int64)
     run(
-        kernels, f"heads_{kind}", at(q), 4 * width, at(k), 4 * width, at(v), 4 * width, 1, 1, width, padded, 0, 0,
-        at(table), 0, 0, 0, at(keys), size, at(rows_), size, state=state,
-    )  # fmt: skip
+        kernels,
+        f"heads_{kind}",
+        at(q),
+        4 * width,
+        at(k),
+        4 * width,
+        at(v),
+        4 * width,
+        1,
+        1,
+        width,
+        padded,
+        0,
+        0,
+        at(table),
+        0,
+        0,
+        0,
+        at(keys),
+        size,
+        at(rows_),
+        size,
+        state=state,
+    )
     return keys, rows_
 
 

@@ -90,11 +90,14 @@ def test_warm_start_needs_no_numba(tmp_path: Path) -> None:
     )
     answers = [
         subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", code],
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     assert answers == ["True", "False"]
 
 

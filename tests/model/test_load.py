@@ -121,10 +121,21 @@ def _hostile_manifest(parts: Parts) -> bytes:
 # What loading does not look for: it would have to read weights, to work the vocabulary out anew, or to be stricter than
 # a quick open, which leaves room for later versions.
 NOT_LOOKED_AT = {
-    "section.sha256", "section.gap", "section.gap_zero", "section.order", "blob.padding", "expert.padding",
-    "assets.placement", "tokenizer.merge_bytes", "tokenizer.merge_index", "tokenizer.byte_tokens",
-    "tokenizer.special_tokens", "tokenizer.token_order", "field.reserved", "field.flags",
-}  # fmt: skip
+    "section.sha256",
+    "section.gap",
+    "section.gap_zero",
+    "section.order",
+    "blob.padding",
+    "expert.padding",
+    "assets.placement",
+    "tokenizer.merge_bytes",
+    "tokenizer.merge_index",
+    "tokenizer.byte_tokens",
+    "tokenizer.special_tokens",
+    "tokenizer.token_order",
+    "field.reserved",
+    "field.flags",
+}
 
 
 def test_all_broken_vectors_but_those_are_refused(tmp_path: Path) -> None:
@@ -203,8 +214,10 @@ def test_shards_that_are_missing_count_too(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("section", ["MetadataKvBin", "TensorIndexBin", "DenseIndexBin", "NativeDenseIndexBin",
-                                     "ExpertLayoutBin", "TokenizerBin"])  # fmt: skip
+@pytest.mark.parametrize(
+    "section",
+    ["MetadataKvBin", "TensorIndexBin", "DenseIndexBin", "NativeDenseIndexBin", "ExpertLayoutBin", "TokenizerBin"],
+)
 def test_a_damaged_table_shows_at_once_and_names_the_section(
     section: str, files: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -13,9 +13,23 @@ from gpack.model.ngram import NgramHash, derive_multipliers, derive_offsets, der
 # What the metadata of the published model says (vocabulary 248,320; three places; 16 heads).
 MULTIPLIERS = [23703573157769, 20109073645365, 8052911324071]
 SIZES = [
-    20000003, 20000023, 20000033, 20000047, 20000059, 20000063, 20000069, 20000077,
-    20000081, 20000093, 20000107, 20000147, 20000153, 20000159, 20000161, 20000171,
-]  # fmt: skip
+    20000003,
+    20000023,
+    20000033,
+    20000047,
+    20000059,
+    20000063,
+    20000069,
+    20000077,
+    20000081,
+    20000093,
+    20000107,
+    20000147,
+    20000153,
+    20000159,
+    20000161,
+    20000171,
+]
 EOS = 248044
 
 # A hash that fits on paper: multipliers 3, 5, 7; one head to a length; 11 rows from 0 on, 13 rows from 11 on; end 9.
@@ -106,12 +120,21 @@ def test_the_hash_comes_from_the_metadata() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("ngram_size", None), ("ngram_size", 4), ("ngram_size", 1), ("heads_per_ngram", 2), ("heads_per_ngram", True),
-        ("layer_multipliers", [3, 5]), ("layer_multipliers", [3.0, 5.0, 7.0]), ("layer_multipliers", [3, 5, -7]),
-        ("layer_multipliers", [3, 5, 1 << 64]), ("head_offsets", "0"), ("head_offsets", [0, -11]),
-        ("head_vocab_sizes", [11, 0]), ("eos_token_id", "9"),
+        ("ngram_size", None),
+        ("ngram_size", 4),
+        ("ngram_size", 1),
+        ("heads_per_ngram", 2),
+        ("heads_per_ngram", True),
+        ("layer_multipliers", [3, 5]),
+        ("layer_multipliers", [3.0, 5.0, 7.0]),
+        ("layer_multipliers", [3, 5, -7]),
+        ("layer_multipliers", [3, 5, 1 << 64]),
+        ("head_offsets", "0"),
+        ("head_offsets", [0, -11]),
+        ("head_vocab_sizes", [11, 0]),
+        ("eos_token_id", "9"),
     ],
-)  # fmt: skip
+)
 def test_constants_that_do_not_fit_are_refused(key: str, value: object) -> None:
     with pytest.raises(errors.FormatError) as caught:
         NgramHash.from_metadata((KEYS | {f"qwen4exp.ple.{key}": value}).get)

@@ -320,10 +320,14 @@ def test_rows_that_there_are_not(table: tuple[Path, Any], io: PleIo) -> None:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"ne1": ROWS + 1}, "ple.bounds"), ({"ne1": 1 << 60}, "ple.bounds"), ({"ne1": -1}, "ple.bounds"),
-        ({"ne0": 161}, "ple.shape"), ({"ne0": 0}, "ple.shape"), ({"ggml_type": 4}, "ple.shape"),
+        ({"ne1": ROWS + 1}, "ple.bounds"),
+        ({"ne1": 1 << 60}, "ple.bounds"),
+        ({"ne1": -1}, "ple.bounds"),
+        ({"ne0": 161}, "ple.shape"),
+        ({"ne0": 0}, "ple.shape"),
+        ({"ggml_type": 4}, "ple.shape"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("io", PleIo)
 def test_tables_that_cannot_be(table: tuple[Path, Any], io: PleIo, options: dict[str, int], code: str) -> None:
     before = len(os.listdir("/proc/self/fd"))

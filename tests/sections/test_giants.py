@@ -50,15 +50,22 @@ def giant(path: Path, size: int, kinds: list[int], heads: dict[int, bytes]) -> P
             file.write(b"".join(section.entry.encode() for section in pack.sections))
             total = (table + 96 * len(pack.sections) + 63) // 64 * 64 + 64
             header = s.GPackHeaderV1(
-                format_version=1, min_reader_version=1, flags=pack.flags(), section_count=len(pack.sections),
-                section_table_offset=table, manifest_offset=places[MANIFEST], manifest_size=len(manifest),
+                format_version=1,
+                min_reader_version=1,
+                flags=pack.flags(),
+                section_count=len(pack.sections),
+                section_table_offset=table,
+                manifest_offset=places[MANIFEST],
+                manifest_size=len(manifest),
                 total_file_size=total,
-            )  # fmt: skip
+            )
             payload = sum(section.entry.size for section in pack.sections)
             footer = s.GPackFooterV1(
-                manifest_offset=places[MANIFEST], section_table_offset=table, total_payload_bytes=payload,
+                manifest_offset=places[MANIFEST],
+                section_table_offset=table,
+                total_payload_bytes=payload,
                 manifest_sha256=sha256(manifest).digest(),
-            )  # fmt: skip
+            )
             file.seek(total - 64)
             file.write(footer.encode())
             file.seek(0)
@@ -103,10 +110,15 @@ def test_giant_tables(tmp_path: Path) -> None:
             version=1, row_size=40, num_rows=rows + 1, ofs_rows=64, ofs_heap=64 + 40 * (rows + 1)
         ).encode(),
         9: s.ExpertLayoutHeaderV1(
-            version=1, row_size=184, ofs_rows=64, ofs_heap=74,
-            ofs_shards=64, num_shards=0xFFFFFFFF, shard_row_size=0xFFF8,
+            version=1,
+            row_size=184,
+            ofs_rows=64,
+            ofs_heap=74,
+            ofs_shards=64,
+            num_shards=0xFFFFFFFF,
+            shard_row_size=0xFFF8,
         ).encode(),
-    }  # fmt: skip
+    }
     found = run_bounded(giant(tmp_path / "a", HUGE, [0, 9], heads), GIB)
     assert "index.num_rows" in found
     assert "expert.shard_table" in found

@@ -64,10 +64,15 @@ def test_what_is_no_regular_file(tmp_path: Path, call: Callable[[Any], object]) 
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
     for path, code in (
-        (tmp_path, "io.not_a_file"), (tmp_path / "fifo", "io.not_a_file"), ("/dev/zero", "io.not_a_file"),
-        ("/dev/null", "io.not_a_file"), (tmp_path / "none", "io.not_found"), (tmp_path / "one", "io.read"),
-        (tmp_path / "fifo" / "x", "io.read"), (tmp_path / ("n" * 300), "io.read"),
-    ):  # fmt: skip
+        (tmp_path, "io.not_a_file"),
+        (tmp_path / "fifo", "io.not_a_file"),
+        ("/dev/zero", "io.not_a_file"),
+        ("/dev/null", "io.not_a_file"),
+        (tmp_path / "none", "io.not_found"),
+        (tmp_path / "one", "io.read"),
+        (tmp_path / "fifo" / "x", "io.read"),
+        (tmp_path / ("n" * 300), "io.read"),
+    ):
         with pytest.raises(errors.PathError) as caught:
             call(path)
         assert caught.value.code == code, path
@@ -266,9 +271,11 @@ def test_a_long_token_in_many_merges(tmp_path: Path) -> None:
         x.to_bytes(4, "little") for x in (0, 1, 3)
     )
     for name, part in (
-        ("offsets", b"".join(x.to_bytes(4, "little") for x in offsets)), ("token_types", b"\1" * 4),
-        ("vocab_blob", b"".join(tokens)), ("triples", triples),
-    ):  # fmt: skip
+        ("offsets", b"".join(x.to_bytes(4, "little") for x in offsets)),
+        ("token_types", b"\1" * 4),
+        ("vocab_blob", b"".join(tokens)),
+        ("triples", triples),
+    ):
         data[places[name][0] : places[name][0] + len(part)] = part
     pack.section(11).data[:] = data
     found = check(write(tmp_path / "a", pack)).report

@@ -28,9 +28,7 @@ from gguf_maker import (
     write_gguf,
 )
 
-from gpack.errors import (
-    ClosedError,
-)
+from gpack.errors import ClosedError
 from gpack.sources.gguf import GgufSource
 
 ORACLE = Path(os.environ.get("GPACK_ORACLE", Path(__file__).parents[2].parent / "shared" / "oracle"))

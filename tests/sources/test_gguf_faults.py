@@ -11,24 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_maker import (
-    EVERY_KIND,
-    F32,
-    Q4_0,
-    make_gguf,
-    pack_string,
-    tiny_llama,
-    vector,
-    write_gguf,
-)
+from gguf_maker import EVERY_KIND, F32, Q4_0, make_gguf, pack_string, tiny_llama, vector, write_gguf
 
-from gpack.errors import (
-    BoundsError,
-    FormatError,
-    GpackError,
-    PathError,
-    UnsupportedError,
-)
+from gpack.errors import BoundsError, FormatError, GpackError, PathError, UnsupportedError
 from gpack.sources import gguf_cursor
 from gpack.sources.gguf import GgufSource
 
@@ -92,14 +77,7 @@ def raw_entry(key: bytes, value_type: int, payload: bytes) -> bytes:
     return pack_string(key) + struct.pack("<I", value_type) + payload
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (b"", "0 bytes"),
-        (b"k" * 65536, "65536 bytes"),
-        (b"k\xff", "not UTF-8"),
-    ],
-)
+@pytest.mark.parametrize(("key", "words"), [(b"", "0 bytes"), (b"k" * 65536, "65536 bytes"), (b"k\xff", "not UTF-8")])
 def test_keys(target: Path, key: bytes, words: str) -> None:
     write_gguf(target, raw_metadata=raw_entry(key, 4, b"abcd"), raw_entries=1)
     error = refused(target, FormatError, "gguf.key", words)
@@ -241,10 +219,7 @@ def test_the_newest_types_have_their_sizes(target: Path, ggml_type: int) -> None
         assert source.tensors[0].byte_size == 6 * size
 
 
-@pytest.mark.parametrize(
-    ("dims", "words"),
-    [((33,), "33"), ((1, 32), "1"), ((), "1")],
-)
+@pytest.mark.parametrize(("dims", "words"), [((33,), "33"), ((1, 32), "1"), ((), "1")])
 def test_rows_are_whole_blocks(target: Path, dims: tuple[int, ...], words: str) -> None:
     write_gguf(target, {}, [("odd", Q4_0, dims, bytes(64))])
     assert refused(target, FormatError, "gguf.tensor_dims", words, "32").field == "odd"

@@ -7,19 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import (
-    MOE,
-    ORACLE,
-    Maker,
-    Tensors,
-    experts,
-    f32,
-    llama_tensors,
-    mlp,
-    qwen3_folder,
-    qwen3_tensors,
-    refused,
-)
+from hf_maker import MOE, ORACLE, Maker, Tensors, experts, f32, llama_tensors, mlp, qwen3_folder, qwen3_tensors, refused
 
 from gpack.cli import main
 from gpack.convert.anything import convert
@@ -86,9 +74,7 @@ def test_heads_of_a_size_that_nothing_says(tmp_path: Path) -> None:
     for layer in range(2):
         shapes = {"q": (64, 64), "k": (64, 64), "v": (64, 64), "o": (64, 64)}
         tensors |= {f"model.layers.{layer}.self_attn.{k}_proj.weight": f32(made(*shape)) for k, shape in shapes.items()}
-    whole = qwen3_folder(
-        tmp_path / "n", tensors=tensors, model_type="llama", head_dim=None, num_key_value_heads=None
-    )  # fmt: skip
+    whole = qwen3_folder(tmp_path / "n", tensors=tensors, model_type="llama", head_dim=None, num_key_value_heads=None)
     assert reasons(whole) == []
 
 
@@ -100,14 +86,27 @@ def test_a_tensor_of_another_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hidden_size", 0), ("hidden_size", None), ("num_attention_heads", 0), ("num_key_value_heads", 0),
-        ("num_key_value_heads", 3), ("head_dim", 0), ("head_dim", 31), ("head_dim", 1 << 20), ("vocab_size", 0),
-        ("max_position_embeddings", 0), ("max_position_embeddings", 1 << 40), ("num_hidden_layers", 0),
-        ("rms_norm_eps", None), ("rms_norm_eps", 0), ("rms_norm_eps", -1e-6), ("rms_norm_eps", 3),
-        ("intermediate_size", None), ("rope_parameters", {"rope_theta": 0}),
+        ("hidden_size", 0),
+        ("hidden_size", None),
+        ("num_attention_heads", 0),
+        ("num_key_value_heads", 0),
+        ("num_key_value_heads", 3),
+        ("head_dim", 0),
+        ("head_dim", 31),
+        ("head_dim", 1 << 20),
+        ("vocab_size", 0),
+        ("max_position_embeddings", 0),
+        ("max_position_embeddings", 1 << 40),
+        ("num_hidden_layers", 0),
+        ("rms_norm_eps", None),
+        ("rms_norm_eps", 0),
+        ("rms_norm_eps", -1e-6),
+        ("rms_norm_eps", 3),
+        ("intermediate_size", None),
+        ("rope_parameters", {"rope_theta": 0}),
         ("rope_parameters", {"rope_theta": 1e4, "partial_rotary_factor": 2}),
     ],
-)  # fmt: skip
+)
 def test_values_that_no_model_has(tmp_path: Path, key: str, value: Any) -> None:
     folder = qwen3_folder(tmp_path / "m", tensors=qwen3_tensors(), **{key: value})
     refused(FormatError, "hf.config", folder, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else "")

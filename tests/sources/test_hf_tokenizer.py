@@ -56,8 +56,10 @@ def test_equal_to_the_converters(model: str) -> None:
         for key, value in expected.items():
             mine = made.metadata[key]
             assert (mine.value_type, mine.element_type, mine.count) == (
-                value.value_type, value.element_type, value.count
-            )  # fmt: skip
+                value.value_type,
+                value.element_type,
+                value.count,
+            )
             assert bytes(mine.raw) == bytes(value.raw), key
     built = build_tokenizer(made.metadata)
     assert built is not None
@@ -183,15 +185,31 @@ def with_pre(pre: Any, **model: Any) -> dict[str, Any]:
     ("pre", "expected"),
     [
         ({"type": "ByteLevel", "add_prefix_space": False}, "gpt-2"),
-        ({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True},
-                                                {"type": "ByteLevel", "add_prefix_space": False}]}, "smollm"),
+        (
+            {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Digits", "individual_digits": True},
+                    {"type": "ByteLevel", "add_prefix_space": False},
+                ],
+            },
+            "smollm",
+        ),
         ({"type": "ByteLevel", "add_prefix_space": True}, None),
         ({"type": "Whitespace"}, None),
         (None, None),
-        ({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated"},
-                                                {"type": "ByteLevel", "use_regex": False}]}, None),
+        (
+            {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated"},
+                    {"type": "ByteLevel", "use_regex": False},
+                ],
+            },
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_rule_that_splits_text(tmp_path: Path, pre: Any, expected: str | None) -> None:
     write_tokenizer(tmp_path, with_pre(pre))
     made = read_directory(tmp_path)
@@ -228,9 +246,14 @@ def test_a_bpe_of_characters_with_byte_tokens(tmp_path: Path) -> None:
         "added_tokens": [{"id": 0, "content": "<unk>", "special": True}, {"id": 1, "content": "<s>", "special": True}],
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}]},
         "pre_tokenizer": None,
-        "model": {"type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "vocab": vocab,
-                  "merges": ["a b", "\u2581 ab"]},
-    }  # fmt: skip
+        "model": {
+            "type": "BPE",
+            "byte_fallback": True,
+            "unk_token": "<unk>",
+            "vocab": vocab,
+            "merges": ["a b", "\u2581 ab"],
+        },
+    }
     write_tokenizer(tmp_path, tokenizer, bos_token="<s>", unk_token="<unk>")
     told = read(tmp_path)
     assert told["tokenizer.ggml.model"] == "llama"

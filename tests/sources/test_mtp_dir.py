@@ -71,9 +71,10 @@ def directory(form: str) -> PackDir:
     made = PackDir()
     values = np.random.default_rng(3).normal(0, 1, 64 * 2 + 128 * 64).astype("<f4").tobytes()
     for name, ne0, ne1, start in (
-        ("blk.3.attn_norm.weight", 64, 1, 0), ("blk.3.nextn.enorm.weight", 64, 1, 256),
+        ("blk.3.attn_norm.weight", 64, 1, 0),
+        ("blk.3.nextn.enorm.weight", 64, 1, 256),
         ("blk.3.nextn.eh_proj.weight", 128, 64, 512),
-    ):  # fmt: skip
+    ):
         size = ne0 * ne1 * 4
         made.add(name, 2, values[start : start + size], ne0, ne1, size)
     data, lines = blobs(EXPERTS, [3])
@@ -128,9 +129,11 @@ def test_numbers_that_do_not_continue_the_model(tmp_path: Path) -> None:
     metadata = {"general.architecture": "dots1"}
     late = [(name.replace("blk.3", "blk.4"), *rest) for name, *rest in DRAFTS]
     for name, tensors in (
-        ("early", [("blk.2.nextn.enorm.weight", 0, (1,), bytes(4))]), ("none", []), ("late", late),
+        ("early", [("blk.2.nextn.enorm.weight", 0, (1,), bytes(4))]),
+        ("none", []),
+        ("late", late),
         ("stray", [*DRAFTS, ("stray.weight", 0, (1,), bytes(4))]),
-    ):  # fmt: skip
+    ):
         sidecar = write_gguf(tmp_path / f"mtp-{name}.gguf", metadata, tensors)
         assert code(tmp_path, sidecar).code == "mtp.layers"
 
@@ -180,8 +183,12 @@ def test_rows_that_a_draft_layer_cannot_have(tmp_path: Path) -> None:
     assert fault.field == "column 5 (src_bytes)"
     made = directory("index")
     made.rows["blk.3.attn_norm.weight"] |= {
-        "kind": 0, "code_bits": 8, "group_elems": 64, "codes_bytes": 64, "scales_bytes": 192
-    }  # fmt: skip
+        "kind": 0,
+        "code_bits": 8,
+        "group_elems": 64,
+        "codes_bytes": 64,
+        "scales_bytes": 192,
+    }
     fault = code(tmp_path, write(made, tmp_path / "b", "index"))
     assert fault.field == "column 10 (code_bits)"
 
@@ -224,9 +231,13 @@ def test_pack_directory_and_draft_layers_together(tmp_path: Path) -> None:
     packed = PackDir()
     packed.add("output_norm.weight", 2, TENSORS[-2][3], 64, 1, 256)
     convert_gguf(
-        source, tmp_path / "p.gpack", pack_dir=packed.write(tmp_path / "pack"),
-        mtp_dir=write(directory("index"), tmp_path / "rt", "index"), external_experts=True, hash_shards=True,
-    )  # fmt: skip
+        source,
+        tmp_path / "p.gpack",
+        pack_dir=packed.write(tmp_path / "pack"),
+        mtp_dir=write(directory("index"), tmp_path / "rt", "index"),
+        external_experts=True,
+        hash_shards=True,
+    )
     assert verify(tmp_path / "p.gpack", shards=True).ok
     with gpack.open(tmp_path / "p.gpack") as pack:
         assert pack.manifest["experts"]["mode"] == "external"

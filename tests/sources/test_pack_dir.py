@@ -26,8 +26,11 @@ from gpack.sections.verify import verify
 METADATA, TENSORS = tiny_moe()
 BY_NAME: dict[str, Tensor] = {tensor[0]: tensor for tensor in TENSORS}
 NORM, WIDE_NORM, HALF_NORM, SHORT_NORM = (
-    "output_norm.weight", "blk.0.attn_norm.weight", "blk.1.attn_norm.weight", "blk.2.attn_norm.weight"
-)  # fmt: skip
+    "output_norm.weight",
+    "blk.0.attn_norm.weight",
+    "blk.1.attn_norm.weight",
+    "blk.2.attn_norm.weight",
+)
 HALF, SERVED, PLANES, KEPT = (
     "blk.0.attn_v.weight",
     "blk.0.attn_q.weight",
@@ -50,10 +53,23 @@ def directory() -> PackDir:
     made.add(HALF, 0, BY_NAME[HALF][3], 64, 32, elements * 2, act_kind=3)
     made.skip(SERVED, 64, 64, act_kind=2)
     made.add(
-        PLANES, 0, codes, 64, 32, elements // 2 + elements // 32 * 4 * 2, code_bits=4, code_bias=8, group_elems=32,
-        codebook=1, has_offset=1, codes_bytes=elements // 2, scales_bytes=elements // 32 * 2,
-        offset_bytes=elements // 32 * 2, scales_fp16=1, act_kind=5,
-    )  # fmt: skip
+        PLANES,
+        0,
+        codes,
+        64,
+        32,
+        elements // 2 + elements // 32 * 4 * 2,
+        code_bits=4,
+        code_bias=8,
+        group_elems=32,
+        codebook=1,
+        has_offset=1,
+        codes_bytes=elements // 2,
+        scales_bytes=elements // 32 * 2,
+        offset_bytes=elements // 32 * 2,
+        scales_fp16=1,
+        act_kind=5,
+    )
     return made
 
 
@@ -237,9 +253,13 @@ def test_lines_that_point_into_the_gguf_are_compared_with_it(tmp_path: Path, sha
     assert verify(tmp_path / "p.gpack").ok
     cells = lines[1].split()
     for column, value, name in [
-        (1, "8", "gu_type"), (2, "2", "d_type"), (4, "1", "blob_bytes"), (5, "64", "gate_off"), (7, "64", "down_off"),
+        (1, "8", "gu_type"),
+        (2, "2", "d_type"),
+        (4, "1", "blob_bytes"),
+        (5, "64", "gate_off"),
+        (7, "64", "down_off"),
         *([(8, "other.gguf", "shard")] if shards else []),
-    ]:  # fmt: skip
+    ]:
         changed = [*cells[:column], value, *cells[column + 1 :]]
         (folder / "native_experts.txt").write_text("\n".join([lines[0], " ".join(changed)]))
         with pytest.raises(errors.FormatError) as caught:
@@ -296,7 +316,7 @@ REFUSED: list[tuple[str, str, Change]] = [
     ("line 1", "", lambda made: setattr(made, "comment", f"# align 256 pool {made.pool - 512} tensors 8")),
     ("line 3", "column 3 (kind)", set_row(NORM, kind="9" * 5000)),
     ("line 1", "", lambda made: setattr(made, "comment", "# align 256 pool 999999 tensors 7")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("line", "column", "change"), REFUSED)
@@ -333,10 +353,13 @@ def test_values_that_are_no_bf16_stop_the_conversion(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "section"),
     [
-        (b"a b c\n", "line 1"), (b"# ok\n\nname 0 0\n", "line 3"), (b"\xff\xfe\n", "line 1"),
-        (b"x " * 20 + b"\n", "line 1"), (b"x " * 18 + b"1\n" + b"\n", "line 1"),
+        (b"a b c\n", "line 1"),
+        (b"# ok\n\nname 0 0\n", "line 3"),
+        (b"\xff\xfe\n", "line 1"),
+        (b"x " * 20 + b"\n", "line 1"),
+        (b"x " * 18 + b"1\n" + b"\n", "line 1"),
     ],
-)  # fmt: skip
+)
 def test_lines_that_are_none(text: bytes, section: str, tmp_path: Path) -> None:
     folder = directory().write(tmp_path / "pack")
     (folder / "index.txt").write_bytes(text)

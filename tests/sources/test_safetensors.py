@@ -23,11 +23,24 @@ from gpack.sources.safetensors import StoredTensor, read_header
 HEAD = 8
 # The writer's name of a type, the pack's, and bytes of an element.
 TYPES = [
-    ("float32", "F32", 4), ("float16", "F16", 2), ("bfloat16", "BF16", 2), ("float64", "F64", 8), ("int8", "I8", 1),
-    ("uint8", "U8", 1), ("int16", "I16", 2), ("uint16", "U16", 2), ("int32", "I32", 4), ("uint32", "U32", 4),
-    ("int64", "I64", 8), ("uint64", "U64", 8), ("bool", "BOOL", 1), ("float8_e4m3fn", "F8_E4M3", 1),
-    ("float8_e5m2", "F8_E5M2", 1), ("float8_e8m0fnu", "F8_E8M0", 1), ("complex64", "C64", 8),
-]  # fmt: skip
+    ("float32", "F32", 4),
+    ("float16", "F16", 2),
+    ("bfloat16", "BF16", 2),
+    ("float64", "F64", 8),
+    ("int8", "I8", 1),
+    ("uint8", "U8", 1),
+    ("int16", "I16", 2),
+    ("uint16", "U16", 2),
+    ("int32", "I32", 4),
+    ("uint32", "U32", 4),
+    ("int64", "I64", 8),
+    ("uint64", "U64", 8),
+    ("bool", "BOOL", 1),
+    ("float8_e4m3fn", "F8_E4M3", 1),
+    ("float8_e5m2", "F8_E5M2", 1),
+    ("float8_e8m0fnu", "F8_E8M0", 1),
+    ("complex64", "C64", 8),
+]
 
 
 def read(path: Path) -> dict[str, StoredTensor]:
@@ -53,8 +66,12 @@ def target(tmp_path: Path) -> Path:
 
 
 def entry(begin: int = 0, end: int = 8, *, dtype: Any = "F32", shape: Any = (2,), **others: Any) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape,
-            "data_offsets": [begin, end], **others}  # fmt: skip
+    return {
+        "dtype": dtype,
+        "shape": list(shape) if isinstance(shape, tuple) else shape,
+        "data_offsets": [begin, end],
+        **others,
+    }
 
 
 # --- what is well ---
@@ -112,9 +129,18 @@ def test_a_header_longer_than_the_format_allows(target: Path) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"", b"[]", b"{", b'{"a"', b"\xff{}", b"null", b'{"a": NaN}', b'{"a": 1' + b"0" * 5000 + b"}",
-     b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}"],
-)  # fmt: skip
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"a"',
+        b"\xff{}",
+        b"null",
+        b'{"a": NaN}',
+        b'{"a": 1' + b"0" * 5000 + b"}",
+        b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    ],
+)
 def test_a_header_that_is_no_object(target: Path, header: bytes) -> None:
     refused(write_by_hand(target, header), FormatError, "safetensors.json", "header")
 
@@ -158,9 +184,7 @@ def test_a_shape_that_is_none(target: Path, shape: Any) -> None:
 
 @pytest.mark.parametrize(("shape", "words"), [([-1, 2], "axis 0 of the shape is -1"), ([2, "x" * 500], "axis 1")])
 def test_the_extent_that_is_no_size_is_named(target: Path, shape: Any, words: str) -> None:
-    error = refused(
-        write_by_hand(target, {"t": entry(shape=shape)}, bytes(8)), FormatError, "safetensors.shape", words
-    )  # fmt: skip
+    error = refused(write_by_hand(target, {"t": entry(shape=shape)}, bytes(8)), FormatError, "safetensors.shape", words)
     assert len(error.message) < 200
 
 
@@ -171,10 +195,16 @@ def test_the_extent_that_is_no_size_is_named(target: Path, shape: Any, words: st
     ("dtype", "shape", "size"),
     [
         # 4 bits: 2 x 6 values are 6 bytes; 6 bits: 3 x 4 values are 9 bytes
-        ("F4", (2, 6), 6), ("F4", (2,), 1), ("F6_E2M3", (3, 4), 9), ("F6_E3M2", (8,), 6), ("F4", (0, 3), 0),
-        ("F8_E4M3FNUZ", (3, 3), 9), ("F8_E5M2FNUZ", (), 1), ("F8_E8M0", (5,), 5),
+        ("F4", (2, 6), 6),
+        ("F4", (2,), 1),
+        ("F6_E2M3", (3, 4), 9),
+        ("F6_E3M2", (8,), 6),
+        ("F4", (0, 3), 0),
+        ("F8_E4M3FNUZ", (3, 3), 9),
+        ("F8_E5M2FNUZ", (), 1),
+        ("F8_E8M0", (5,), 5),
     ],
-)  # fmt: skip
+)
 def test_small_floats_keep_their_bytes(target: Path, dtype: str, shape: tuple[int, ...], size: int) -> None:
     header = {"t": entry(0, size, dtype=dtype, shape=shape)}
     tensor = read(write_by_hand(target, header, bytes(range(size))))["t"]

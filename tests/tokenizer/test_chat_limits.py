@@ -166,8 +166,7 @@ def test_no_other_templates(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["{% if %}", "{{ 'a", "{{ }}", "{% endfor %}", "{# open", "{{ " + "9" * 10_000 + " }}", "{% do x %}"],
+    "source", ["{% if %}", "{{ 'a", "{{ }}", "{% endfor %}", "{# open", "{{ " + "9" * 10_000 + " }}", "{% do x %}"]
 )
 def test_no_jinja(source: str) -> None:
     assert code(source) == "chat.template"

@@ -14,9 +14,15 @@ from gpack.tokenizer.decode import clean_spaces
 
 VOCABULARIES = ("deepseek-llm", "gpt-2", "llama-bpe", "llama-spm", "qwen2", "qwen35", "starcoder")
 MODELS = {
-    "llama": "llama", "qwen2": "qwen3", "qwen3": "qwen3", "qwen3moe": "qwen3", "gemma3": "qwen3",
-    "qwen35": "qwen35", "qwen35moe": "qwen35", "qwen4exp": "qwen35",
-}  # fmt: skip
+    "llama": "llama",
+    "qwen2": "qwen3",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3",
+    "gemma3": "qwen3",
+    "qwen35": "qwen35",
+    "qwen35moe": "qwen35",
+    "qwen4exp": "qwen35",
+}
 DIRECTORIES = ("llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped")
 
 

@@ -98,10 +98,14 @@ def test_every_alias_leads_to_rules() -> None:
 def test_classes_are_those_of_unicode() -> None:
     """Where this Python's older tables know a character, ours say the same."""
     groups = {
-        split.UPPER: ("Lu", "Lt"), split.LOWER: ("Ll",), split.LETTER: ("Lm", "Lo"), split.MARK: ("Mn", "Mc", "Me"),
-        split.NUMBER: ("Nd", "Nl", "No"), split.PUNCTUATION: ("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"),
+        split.UPPER: ("Lu", "Lt"),
+        split.LOWER: ("Ll",),
+        split.LETTER: ("Lm", "Lo"),
+        split.MARK: ("Mn", "Mc", "Me"),
+        split.NUMBER: ("Nd", "Nl", "No"),
+        split.PUNCTUATION: ("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"),
         split.SYMBOL: ("Sm", "Sc", "Sk", "So"),
-    }  # fmt: skip
+    }
     expected = {category: number for number, categories in groups.items() for category in categories}
     classes = table()
     for point in range(0x110000):
@@ -114,4 +118,8 @@ def test_classes_are_those_of_unicode() -> None:
         else:
             assert found in (0, split.SPACE)
     spaces = [chr(p) for p in range(0x3001) if classes.blocks[classes.index[p >> 7] << 7 | p & 127] == split.SPACE]
-    assert spaces == [character for character in map(chr, range(0x3001)) if character.isspace() and character not in "\x1c\x1d\x1e\x1f"]  # fmt: skip
+    assert spaces == [
+        character
+        for character in map(chr, range(0x3001))
+        if character.isspace() and character not in "\x1c\x1d\x1e\x1f"
+    ]

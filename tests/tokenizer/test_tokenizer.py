@@ -91,8 +91,15 @@ def test_user_defined_tokens_are_found_in_every_text(qwen: Tokenizer) -> None:
 
 def test_longest_special_token_first(tmp_path: Path) -> None:
     tokens = [*byte_alphabet(), "abc", "bcde", "ab"]
-    tokenizer = tiny(tmp_path, tokens=tokens, token_type=[1] * 256 + [4] * 3, bos_token_id=0, eos_token_id=0,
-                     padding_token_id=0, merges=["a b"])  # fmt: skip
+    tokenizer = tiny(
+        tmp_path,
+        tokens=tokens,
+        token_type=[1] * 256 + [4] * 3,
+        bos_token_id=0,
+        eos_token_id=0,
+        padding_token_id=0,
+        merges=["a b"],
+    )
     assert tokenizer.encode("abcde") == [tokens.index("a"), 257]
     assert tokenizer.encode("abc abab") == [256, tokens.index("Ġ"), 258, 258]
 

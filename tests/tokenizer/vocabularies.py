@@ -116,13 +116,4 @@ def write_json(folder: Path, root: Any) -> Path:
     return folder
 
 
-__all__ = [
-    "changed",
-    "metadata",
-    "oracle",
-    "real_merges",
-    "rows",
-    "tiny",
-    "tokenizer_json",
-    "write_json",
-]
+__all__ = ["changed", "metadata", "oracle", "real_merges", "rows", "tiny", "tokenizer_json", "write_json"]

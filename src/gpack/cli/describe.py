@@ -102,11 +102,15 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, e
         if tensors:
             told["tensors"] = [
                 {
-                    "name": t.name, "type": _type_name(t.ggml_type), "dims": list(t.dims), "bytes": t.byte_size,
-                    "place": source.shards[t.shard].path.name, "offset": t.offset,
+                    "name": t.name,
+                    "type": _type_name(t.ggml_type),
+                    "dims": list(t.dims),
+                    "bytes": t.byte_size,
+                    "place": source.shards[t.shard].path.name,
+                    "offset": t.offset,
                 }
                 for t in source.tensors
-            ]  # fmt: skip
+            ]
         if metadata:
             told["metadata"] = {key: _value(value, elements) for key, value in source.metadata.items()}
         return told
@@ -248,8 +252,9 @@ def _plan(source: GgufSource) -> Plan:
         if tensor.ggml_type not in c.GgmlType.NAMES:
             raise UnsupportedError(
                 f"the tensor {tensor.name!r} is of unknown type {tensor.ggml_type}",
-                code="gguf.tensor_type", field=tensor.name,
-            )  # fmt: skip
+                code="gguf.tensor_type",
+                field=tensor.name,
+            )
     return Plan(source)
 
 

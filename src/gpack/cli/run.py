@@ -35,9 +35,17 @@ The same seed gives the same text on the same machine with the same options. --t
 
 # Names that the prompt gives, or that say how it is made.
 _NO_VARIABLES = {
-    "messages", "add_generation_prompt", "special_tokens", "now", "add_special", "parse_special", "model", "prompt",
-    "tokenizer", "template",
-}  # fmt: skip
+    "messages",
+    "add_generation_prompt",
+    "special_tokens",
+    "now",
+    "add_special",
+    "parse_special",
+    "model",
+    "prompt",
+    "tokenizer",
+    "template",
+}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,9 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--system", metavar="TEXT", help="what a system says first")
     prompt.add_argument("--raw", action="store_true", help="no chat template: go on with the text")
     prompt.add_argument(
-        "--template-var", action="append", type=_variable, default=[], metavar="NAME=VALUE",
+        "--template-var",
+        action="append",
+        type=_variable,
+        default=[],
+        metavar="NAME=VALUE",
         help="what the chat template knows besides, as JSON: enable_thinking=false; may be repeated",
-    )  # fmt: skip
+    )
     _add_sampling(parser.add_argument_group("sampling"))
     end = parser.add_argument_group("end of the text")
     end.add_argument(
@@ -101,14 +113,17 @@ def _add_engine(group: Any) -> None:
     )
     group.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
     group.add_argument(
-        "--io", choices=(*IO_MODES, "direct"), default="auto",
+        "--io",
+        choices=(*IO_MODES, "direct"),
+        default="auto",
         help="how weights come: mapped; read; experts read past the page cache (default: mapped where that works)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--check-weights", action=argparse.BooleanOptionalAction,
+        "--check-weights",
+        action=argparse.BooleanOptionalAction,
         help="look for weights that are no finite numbers first: all, or none (default: all of a model that is no"
         " larger than half of the free memory, experts up to 1 GiB)",
-    )  # fmt: skip
+    )
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     group.add_argument(
@@ -238,10 +253,16 @@ def _sampling(args: argparse.Namespace) -> Sampling:
     from ..engine.sampling import Sampling
 
     return Sampling(
-        temperature=args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=args.seed,
-        repeat_penalty=args.repeat_penalty, repeat_window=args.repeat_window,
-        presence_penalty=args.presence_penalty, frequency_penalty=args.frequency_penalty,
-    )  # fmt: skip
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        seed=args.seed,
+        repeat_penalty=args.repeat_penalty,
+        repeat_window=args.repeat_window,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+    )
 
 
 def _system(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -253,9 +274,11 @@ def _load(args: argparse.Namespace) -> GuildModel:
 
     if os.path.isdir(args.file) or args.file.endswith(".safetensors"):
         raise errors.UsageError(
-            "only packs and GGUFs can be run", code="usage", path=args.file,
+            "only packs and GGUFs can be run",
+            code="usage",
+            path=args.file,
             hint="safetensors become a pack: guild convert FOLDER -o model.gpack",
-        )  # fmt: skip
+        )
     # A pack that is missing or unreadable is for `load` to judge, which knows what to do then.
     if args.gguf is None and is_gguf(args.file):
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
@@ -268,9 +291,14 @@ def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
     from ..engine.generate import TextGenerator
 
     return TextGenerator.of(
-        model, n_ctx=args.ctx, cache_type=args.cache_type, threads=args.threads, compute=args.compute, cpu=args.cpu,
+        model,
+        n_ctx=args.ctx,
+        cache_type=args.cache_type,
+        threads=args.threads,
+        compute=args.compute,
+        cpu=args.cpu,
         check_weights=args.check_weights,
-    )  # fmt: skip
+    )
 
 
 def _bytes(text: str) -> int:

@@ -111,9 +111,14 @@ class Speaker:
         args = self.args
         ids = encode(self.model, prompt, parse_special=args.raw, **dict(args.template_var))
         return Request(
-            ids=ids, max_tokens=args.max_tokens, sampling=self.sampling, stop=args.stop, logprobs=args.logprobs,
-            ignore_end=args.ignore_eos, continues=isinstance(prompt, str),
-        )  # fmt: skip
+            ids=ids,
+            max_tokens=args.max_tokens,
+            sampling=self.sampling,
+            stop=args.stop,
+            logprobs=args.logprobs,
+            ignore_end=args.ignore_eos,
+            continues=isinstance(prompt, str),
+        )
 
     def say(self, request: Request, write: Callable[[str], None]) -> Generation:
         """Generates, and writes the text as it comes.

@@ -227,9 +227,12 @@ def compare_assets(found: Diff, left: Opened, right: Opened, trusted: set[Key]) 
             )
         elif one != other:
             found.add(
-                "asset", name, CHANGED, changes={"bytes": (len(one), len(other))} if len(one) != len(other) else {},
+                "asset",
+                name,
+                CHANGED,
+                changes={"bytes": (len(one), len(other))} if len(one) != len(other) else {},
                 detail={"first_offset": _place(one, other)},
-            )  # fmt: skip
+            )
 
 
 def compare_manifests(found: Diff, left: Opened, right: Opened, trusted: set[Key]) -> None:

@@ -40,9 +40,11 @@ class Opened:
             start = read_at(descriptor, 0, min(self.size, len(magic)), path)
             if start != magic:
                 raise UsageError(
-                    f"this is no pack: it begins with {start!r}, a pack with {magic!r}", code="usage", path=path,
+                    f"this is no pack: it begins with {start!r}, a pack with {magic!r}",
+                    code="usage",
+                    path=path,
                     hint=self._report.hint,
-                )  # fmt: skip
+                )
             container = Container(
                 path, descriptor, header or GPackHeaderV1(), self.structure.footer or GPackFooterV1(), self.structure
             )
@@ -79,9 +81,7 @@ class Opened:
         """
         entry = self.pack.container.entry(kind)
         if not self.holds(entry):
-            raise BoundsError(
-                "it leaves the file", code="section.bounds", path=self.path, section=section_name(entry)
-            )  # fmt: skip
+            raise BoundsError("it leaves the file", code="section.bounds", path=self.path, section=section_name(entry))
         return self.pack.section(kind)
 
     def place(self, name: str) -> Place:

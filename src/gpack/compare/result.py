@@ -9,9 +9,7 @@ from typing import Any
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 # The parts of a pack, in the order in which they are told.
-PARTS = (
-    "header", "directory", "footer", "metadata", "tensor", "tokenizer", "asset", "manifest", "section", "bytes"
-)  # fmt: skip
+PARTS = ("header", "directory", "footer", "metadata", "tensor", "tokenizer", "asset", "manifest", "section", "bytes")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from ..pack import Place
 from ..quants import dequantize
 
 CHUNK = 4 << 20  # bytes of each file at a time; a multiple of every scalar type's size
-FLOATS = (
-    GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64, GgmlType.F8_E4M3, GgmlType.F8_E5M2
-)  # fmt: skip
+FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64, GgmlType.F8_E4M3, GgmlType.F8_E5M2)
 Bytes = npt.NDArray[np.uint8]
 
 

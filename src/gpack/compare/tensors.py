@@ -16,10 +16,15 @@ INDEX = SectionKind.TENSOR_INDEX_BIN
 # Sections that hold tensors' bytes.
 BLOBS = frozenset(
     {
-        SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB, SectionKind.EMBED_BLOB, SectionKind.HEAD_BLOB,
-        SectionKind.PLE_BLOB, SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB,
+        SectionKind.DENSE_PACK_BLOB,
+        SectionKind.NATIVE_DENSE_BLOB,
+        SectionKind.EMBED_BLOB,
+        SectionKind.HEAD_BLOB,
+        SectionKind.PLE_BLOB,
+        SectionKind.EXPERT_BLOBS,
+        SectionKind.MTP_BLOB,
     }
-)  # fmt: skip
+)
 _LAYOUTS = (SectionKind.EXPERT_LAYOUT_BIN,)
 
 

@@ -26,6 +26,15 @@ from .rendering import render_json, render_junit, render_text
 from .vectors import Vector
 
 __all__ = [
-    "CheckReport", "Finding", "RuleResult", "Vector",
-    "check", "dump", "misjudged", "render_json", "render_junit", "render_text", "vectors",
-]  # fmt: skip
+    "CheckReport",
+    "Finding",
+    "RuleResult",
+    "Vector",
+    "check",
+    "dump",
+    "misjudged",
+    "render_json",
+    "render_junit",
+    "render_text",
+    "vectors",
+]

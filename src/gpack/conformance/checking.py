@@ -112,19 +112,25 @@ class CheckReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-ready values."""
         return {
-            "format": "gpack-check", "version": 1, "ok": self.ok, "file": self.path, "size": self.size,
-            "level": self.level, "seconds": round(self.seconds, 6), "hint": self.hint,
-            "counts": {"passed": self.count(PASSED), "failed": self.count(FAILED),
-                       "not_applicable": self.count(NOT_APPLICABLE)},
+            "format": "gpack-check",
+            "version": 1,
+            "ok": self.ok,
+            "file": self.path,
+            "size": self.size,
+            "level": self.level,
+            "seconds": round(self.seconds, 6),
+            "hint": self.hint,
+            "counts": {
+                "passed": self.count(PASSED),
+                "failed": self.count(FAILED),
+                "not_applicable": self.count(NOT_APPLICABLE),
+            },
             "rules": [_rule_dict(result) for result in self.results],
-        }  # fmt: skip
+        }
 
 
 def check(
-    path: str | os.PathLike[str],
-    *,
-    level: str = "semantic",
-    progress: Callable[[int, int], None] | None = None,
+    path: str | os.PathLike[str], *, level: str = "semantic", progress: Callable[[int, int], None] | None = None
 ) -> CheckReport:
     """Checks every rule against a file.
 
@@ -179,8 +185,11 @@ def _finding(violation: Violation, found: Verification) -> Finding:
 
 def _rule_dict(result: RuleResult) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "id": result.rule, "level": RULES[result.rule].level, "severity": result.severity, "status": result.status,
-    }  # fmt: skip
+        "id": result.rule,
+        "level": RULES[result.rule].level,
+        "severity": result.severity,
+        "status": result.status,
+    }
     if result.status == NOT_APPLICABLE:
         made["reason"] = result.reason
     if result.status == FAILED:

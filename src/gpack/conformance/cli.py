@@ -84,9 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     from .. import __version__
 
     parser = _Parser(
-        prog=PROGRAM, description="Test readers, writers and files of GPACK.", epilog=_EPILOG,
+        prog=PROGRAM,
+        description="Test readers, writers and files of GPACK.",
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("-V", "--version", action="version", version=f"{PROGRAM} (gpack) {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND", parser_class=_Parser)
     _add_check(commands)

@@ -39,10 +39,15 @@ def reader(args: argparse.Namespace) -> int:
         print("\n".join(lines_of(asked(vectors, args.level or LEVELS[-1], args.depth, large=args.large))))
         return errors.EXIT_OK
     options = ReaderOptions(
-        level=args.level, per_file=args.per_file, depth=args.depth, large=args.large,
-        strict_class=args.strict_class, jobs=args.jobs, most_faults=args.most_faults,
+        level=args.level,
+        per_file=args.per_file,
+        depth=args.depth,
+        large=args.large,
+        strict_class=args.strict_class,
+        jobs=args.jobs,
+        most_faults=args.most_faults,
         limits=_limits(args, start_timeout=args.start_timeout),
-    )  # fmt: skip
+    )
     return _run(
         args,
         {vector.id for vector in everything},

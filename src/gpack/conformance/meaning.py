@@ -72,9 +72,13 @@ def meaning_of_pack(path: Path, level: str) -> dict[str, Any]:
 def _section(recipe: WriterRecipe, told: dict[str, Any]) -> dict[str, Any]:
     data = recipe.files[told["file"]]
     return {
-        "kind": told["kind"], "name": told["name"], "alignment": told["alignment"],
-        "item_count": str(told["item_count"]), "size": str(len(data)), "sha256": _digest(data),
-    }  # fmt: skip
+        "kind": told["kind"],
+        "name": told["name"],
+        "alignment": told["alignment"],
+        "item_count": str(told["item_count"]),
+        "size": str(len(data)),
+        "sha256": _digest(data),
+    }
 
 
 def _tensor(recipe: WriterRecipe, index: int, told: dict[str, Any]) -> dict[str, Any]:
@@ -114,13 +118,16 @@ def _sections(container: Container, first: int) -> list[dict[str, Any]]:
     """The sections of kinds from `first` on, without the manifest."""
     return [
         {
-            "kind": entry.kind, "name": entry.name.rstrip(b"\0").decode("ascii", "replace"),
-            "alignment": entry.alignment, "item_count": str(entry.item_count), "size": str(entry.size),
+            "kind": entry.kind,
+            "name": entry.name.rstrip(b"\0").decode("ascii", "replace"),
+            "alignment": entry.alignment,
+            "item_count": str(entry.item_count),
+            "size": str(entry.size),
             "sha256": _digest(container.read(entry.kind)),
         }
         for entry in container.entries
         if entry.kind >= first and entry.kind != SectionKind.MANIFEST_JSON
-    ]  # fmt: skip
+    ]
 
 
 def _metadata(pack: Pack) -> list[dict[str, Any]]:
@@ -161,9 +168,12 @@ def _key(key: str, kind: str, value: Any) -> dict[str, Any]:
 
 def _tensor_of(type_name: str, dims: list[int], position: int, data: bytes) -> dict[str, Any]:
     return {
-        "type": type_name, "dims": [str(extent) for extent in dims], "position": position, "size": str(len(data)),
+        "type": type_name,
+        "dims": [str(extent) for extent in dims],
+        "position": position,
+        "size": str(len(data)),
         "sha256": _digest(data),
-    }  # fmt: skip
+    }
 
 
 def _digest(data: bytes) -> str:

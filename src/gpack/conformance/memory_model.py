@@ -25,10 +25,19 @@ from ..sources.files import SourceFile
 # A metadata entry is (key, kind, value). Kinds are those of `KINDS`, and "[kind]" for arrays.
 Entry = tuple[str, str, Any]
 KINDS = {
-    "u8": MetadataType.UINT8, "i8": MetadataType.INT8, "u16": MetadataType.UINT16, "i16": MetadataType.INT16,
-    "u32": MetadataType.UINT32, "i32": MetadataType.INT32, "f32": MetadataType.FLOAT32, "bool": MetadataType.BOOL,
-    "str": MetadataType.STRING, "u64": MetadataType.UINT64, "i64": MetadataType.INT64, "f64": MetadataType.FLOAT64,
-}  # fmt: skip
+    "u8": MetadataType.UINT8,
+    "i8": MetadataType.INT8,
+    "u16": MetadataType.UINT16,
+    "i16": MetadataType.INT16,
+    "u32": MetadataType.UINT32,
+    "i32": MetadataType.INT32,
+    "f32": MetadataType.FLOAT32,
+    "bool": MetadataType.BOOL,
+    "str": MetadataType.STRING,
+    "u64": MetadataType.UINT64,
+    "i64": MetadataType.INT64,
+    "f64": MetadataType.FLOAT64,
+}
 GGUF_VERSION, GGUF_ALIGNMENT = 3, 32  # what a pack says of a source that was the usual GGUF
 
 

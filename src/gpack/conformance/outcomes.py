@@ -17,11 +17,28 @@ _MAX_RESULT_BYTES = 256 << 20
 _MAX_RESULT_DEPTH = 64
 
 Outcome: TypeAlias = Literal[
-    "pass", "skip",
-    "accepted", "rejected", "class", "dump",
-    "refused", "missing", "rules", "meaning", "bytes", "leftovers",
-    "crash", "timeout", "memory", "processes", "output", "disk", "protocol", "touched", "not-run",
-]  # fmt: skip
+    "pass",
+    "skip",
+    "accepted",
+    "rejected",
+    "class",
+    "dump",
+    "refused",
+    "missing",
+    "rules",
+    "meaning",
+    "bytes",
+    "leftovers",
+    "crash",
+    "timeout",
+    "memory",
+    "processes",
+    "output",
+    "disk",
+    "protocol",
+    "touched",
+    "not-run",
+]
 OUTCOMES: dict[Outcome, str] = {
     "pass": "as it should be",
     "skip": "the program said that it cannot do this, and why",
@@ -48,8 +65,17 @@ OUTCOMES: dict[Outcome, str] = {
 GOOD: tuple[Outcome, ...] = ("pass", "skip")
 # What is wrong whatever the vector is worth.
 MISBEHAVIOUR: tuple[Outcome, ...] = (
-    "leftovers", "crash", "timeout", "memory", "processes", "output", "disk", "protocol", "touched", "not-run",
-)  # fmt: skip
+    "leftovers",
+    "crash",
+    "timeout",
+    "memory",
+    "processes",
+    "output",
+    "disk",
+    "protocol",
+    "touched",
+    "not-run",
+)
 # What is said of a known failure.
 Known: TypeAlias = Literal["", "known", "fixed", "changed"]
 _MAX_DIFFERENCES = 50
@@ -105,13 +131,20 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; what is empty is left out."""
         made: dict[str, Any] = {
-            "id": self.id, "level": self.level, "required": self.required, "expect": self.expect,
-            "outcome": self.outcome, "seconds": round(self.seconds, 6),
-        }  # fmt: skip
+            "id": self.id,
+            "level": self.level,
+            "required": self.required,
+            "expect": self.expect,
+            "outcome": self.outcome,
+            "seconds": round(self.seconds, 6),
+        }
         extra = {
-            "message": self.message, "differences": self.differences, "notes": self.notes, "stderr": self.stderr,
+            "message": self.message,
+            "differences": self.differences,
+            "notes": self.notes,
+            "stderr": self.stderr,
             "known": self.known,
-        }  # fmt: skip
+        }
         return made | {key: value for key, value in extra.items() if value}
 
 
@@ -215,9 +248,11 @@ def load_run(path: str | Path) -> Run:
         return _run_of(told)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
-            f"it is no result of a run: {error}", code="conformance.result", path=path,
+            f"it is no result of a run: {error}",
+            code="conformance.result",
+            path=path,
             hint="give files that `gpack-conformance reader --json FILE` has written",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _run_of(told: dict[str, Any]) -> Run:
@@ -244,11 +279,18 @@ def _result_of(told: dict[str, Any]) -> Result:
     if told["outcome"] not in OUTCOMES or told.get("known", "") not in get_args(Known):
         raise ValueError(f"there is no outcome {shorten(told['outcome'])} {shorten(told.get('known', ''))}")
     return Result(
-        _text(told["id"]), _text(told["level"]), bool(told["required"]), _text(told["expect"]), told["outcome"],
-        _text(told.get("message", "")), _texts(told.get("differences", [])),
-        _texts(told.get("notes", [])), _text(told.get("stderr", "")), float(told["seconds"]),
+        _text(told["id"]),
+        _text(told["level"]),
+        bool(told["required"]),
+        _text(told["expect"]),
+        told["outcome"],
+        _text(told.get("message", "")),
+        _texts(told.get("differences", [])),
+        _texts(told.get("notes", [])),
+        _text(told.get("stderr", "")),
+        float(told["seconds"]),
         told.get("known", ""),
-    )  # fmt: skip
+    )
 
 
 def _text(value: object) -> str:

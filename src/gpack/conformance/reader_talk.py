@@ -112,9 +112,10 @@ def _did_not_start(command: Sequence[str], error: Exception, stderr: str) -> Pat
     last = stderr.splitlines()[-1] if stderr else ""
     return PathError(
         f"it does not introduce itself: {error}" + (f"; standard error ends with: {last}" if last else ""),
-        code="conformance.command", path=" ".join(command),
+        code="conformance.command",
+        path=" ".join(command),
         hint="a reader's first line is a start message; --per-file is for programs that are started once for each file",
-    )  # fmt: skip
+    )
 
 
 def ask_once(

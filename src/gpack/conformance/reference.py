@@ -31,9 +31,15 @@ def main() -> int:
 
 def _reader() -> int:
     _say(
-        {"type": "start", "protocol": PROTOCOL, "name": "gpack", "language": "python", "version": __version__,
-         "level": LEVELS[-1]}
-    )  # fmt: skip
+        {
+            "type": "start",
+            "protocol": PROTOCOL,
+            "name": "gpack",
+            "language": "python",
+            "version": __version__,
+            "level": LEVELS[-1],
+        }
+    )
     for line in sys.stdin:
         request = json.loads(line)
         if request["type"] == "stop":
@@ -52,8 +58,11 @@ def judge(path: str) -> dict[str, Any]:
         return {"verdict": "reject", "class": "structure", "message": str(error)}
     first = min(broken, key=lambda result: _CLASSES.index(_class_of(result.rule)))
     return {
-        "verdict": "reject", "class": _class_of(first.rule), "message": first.findings[0].message, "rule": first.rule
-    }  # fmt: skip
+        "verdict": "reject",
+        "class": _class_of(first.rule),
+        "message": first.findings[0].message,
+        "rule": first.rule,
+    }
 
 
 def _class_of(rule: str) -> str:

@@ -77,9 +77,13 @@ class Sandbox:
             PathError: It cannot be started.
         """
         return Child(
-            command, folder=self.work, watched=(self.work, self.temporary), limits=limits,
-            environment={"TMPDIR": str(self.temporary)}, stop=stop,
-        )  # fmt: skip
+            command,
+            folder=self.work,
+            watched=(self.work, self.temporary),
+            limits=limits,
+            environment={"TMPDIR": str(self.temporary)},
+            stop=stop,
+        )
 
     def seal(self) -> None:
         """Remembers the watched folders as they are now."""

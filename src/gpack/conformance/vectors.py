@@ -93,11 +93,19 @@ class Vector:
     def to_dict(self) -> dict[str, Any]:
         """The entry of the index."""
         return {
-            "id": self.id, "doc": self.doc, "level": self.level, "required": self.required, "expect": self.expect,
-            "class": self.cls, "rules": list(self.rules), "path": self.path,
-            "range": None if self.range is None else list(self.range), "since": self.since,
-            "shards": list(self.shards), "recipe": recipe_path(self.id),
-        }  # fmt: skip
+            "id": self.id,
+            "doc": self.doc,
+            "level": self.level,
+            "required": self.required,
+            "expect": self.expect,
+            "class": self.cls,
+            "rules": list(self.rules),
+            "path": self.path,
+            "range": None if self.range is None else list(self.range),
+            "since": self.since,
+            "shards": list(self.shards),
+            "recipe": recipe_path(self.id),
+        }
 
 
 @dataclass(frozen=True)
@@ -145,13 +153,20 @@ class VectorFolder:
     def _vector(self, entry: Mapping[str, Any]) -> Vector:
         place = entry["range"]
         return Vector(
-            id=checked_id(entry["id"]), doc=entry["doc"], level=_one_of(entry["level"], LEVELS),
-            required=bool(entry["required"]), expect=_one_of(entry["expect"], ("accept", "reject")),
-            cls=None if entry["class"] is None else _one_of(entry["class"], CLASSES), rules=tuple(entry["rules"]),
-            path=entry["path"], range=None if place is None else (int(place[0]), int(place[1])),
-            since=entry["since"], shards=tuple(map(_plain, entry["shards"])),
-            recipe=Recipe.parse(self._json(entry["recipe"])), folder=self,
-        )  # fmt: skip
+            id=checked_id(entry["id"]),
+            doc=entry["doc"],
+            level=_one_of(entry["level"], LEVELS),
+            required=bool(entry["required"]),
+            expect=_one_of(entry["expect"], ("accept", "reject")),
+            cls=None if entry["class"] is None else _one_of(entry["class"], CLASSES),
+            rules=tuple(entry["rules"]),
+            path=entry["path"],
+            range=None if place is None else (int(place[0]), int(place[1])),
+            since=entry["since"],
+            shards=tuple(map(_plain, entry["shards"])),
+            recipe=Recipe.parse(self._json(entry["recipe"])),
+            folder=self,
+        )
 
     def _json(self, name: str) -> Any:
         path = self.path / name

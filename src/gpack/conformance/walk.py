@@ -42,9 +42,11 @@ class SectionRecords:
         offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
         if offset > len(self.heap) or length > len(self.heap) - offset:
             raise BoundsError(
-                f"bytes {offset} to {offset + length} of a heap of {len(self.heap)}", code="index.heap_ref",
-                section=SECTION_NAMES.get(self.entry.kind), field=f"{ref}_offset",
-            )  # fmt: skip
+                f"bytes {offset} to {offset + length} of a heap of {len(self.heap)}",
+                code="index.heap_ref",
+                section=SECTION_NAMES.get(self.entry.kind),
+                field=f"{ref}_offset",
+            )
         return self.heap[offset : offset + length]
 
 
@@ -80,9 +82,12 @@ def _rows(descriptor: int, section: SectionRecords, table: Rows, path: object) -
     start, count, stride = (_number(section.header, name) for name in names)
     if stride < table.record.SIZE or count > MAX_ROWS:
         raise FormatError(
-            f"{count} rows of {stride} bytes", code="index.row_size" if count <= MAX_ROWS else "index.num_rows",
-            path=path, section=SECTION_NAMES[section.entry.kind], field=table.stride_field,
-        )  # fmt: skip
+            f"{count} rows of {stride} bytes",
+            code="index.row_size" if count <= MAX_ROWS else "index.num_rows",
+            path=path,
+            section=SECTION_NAMES[section.entry.kind],
+            field=table.stride_field,
+        )
     _inside(section.entry, start, count * stride, "index.layout", path)
     data = read_at(descriptor, section.entry.offset + start, count * stride, path)
     return [table.record.decode(data, index * stride) for index in range(count)]

@@ -119,8 +119,15 @@ def model_recipe(recipe_id: str, doc: str, model: Model) -> WriterRecipe:
             told |= {"file": f"t{index}.bin"}
         tensors.append(told)
     document: dict[str, Any] = {
-        "type": "write", "protocol": 1, "id": recipe_id, "doc": doc, "level": "model", "profile": PROFILES[0],
-        "format_version": 1, "min_reader_version": 1, "producer": model.producer,
+        "type": "write",
+        "protocol": 1,
+        "id": recipe_id,
+        "doc": doc,
+        "level": "model",
+        "profile": PROFILES[0],
+        "format_version": 1,
+        "min_reader_version": 1,
+        "producer": model.producer,
         "source": {"gguf_version": GGUF_VERSION, "alignment": GGUF_ALIGNMENT},
         "metadata": [{"key": key, "type": kind, "value": to_json(kind, value)} for key, kind, value in model.metadata],
         "tensors": tensors,
@@ -129,7 +136,7 @@ def model_recipe(recipe_id: str, doc: str, model: Model) -> WriterRecipe:
         "shards": [],
         "private_sections": _private_files(model, files),
         "extensions": dict(model.extensions),
-    }  # fmt: skip
+    }
     if model.name is not None:
         document["name"] = model.name
     if model.external:
@@ -186,9 +193,14 @@ def _private_files(model: Model, files: dict[str, bytes]) -> list[dict[str, Any]
     for index, section in enumerate(model.private):
         files[f"p{index}.bin"] = section.data
         told.append(
-            {"kind": section.kind, "name": section.name, "alignment": section.alignment,
-             "item_count": section.item_count, "file": f"p{index}.bin"}
-        )  # fmt: skip
+            {
+                "kind": section.kind,
+                "name": section.name,
+                "alignment": section.alignment,
+                "item_count": section.item_count,
+                "file": f"p{index}.bin",
+            }
+        )
     return told
 
 
@@ -209,23 +221,40 @@ def container_recipe(recipe_id: str, doc: str, pack: bytes) -> WriterRecipe:
             continue
         files[f"s{index}.bin"] = data
         sections.append(
-            {"kind": entry.kind, "name": entry.name.rstrip(b"\0").decode("ascii"), "alignment": entry.alignment,
-             "item_count": entry.item_count, "file": f"s{index}.bin"}
-        )  # fmt: skip
+            {
+                "kind": entry.kind,
+                "name": entry.name.rstrip(b"\0").decode("ascii"),
+                "alignment": entry.alignment,
+                "item_count": entry.item_count,
+                "file": f"s{index}.bin",
+            }
+        )
     producer = manifest.pop("producer")
     document = {
-        "type": "write", "protocol": 1, "id": recipe_id, "doc": doc, "level": "container", "profile": PROFILES[0],
-        "format_version": header.format_version, "min_reader_version": header.min_reader_version,
-        "producer": producer, "flags": header.flags, "manifest": manifest, "sections": sections,
-    }  # fmt: skip
+        "type": "write",
+        "protocol": 1,
+        "id": recipe_id,
+        "doc": doc,
+        "level": "container",
+        "profile": PROFILES[0],
+        "format_version": header.format_version,
+        "min_reader_version": header.min_reader_version,
+        "producer": producer,
+        "flags": header.flags,
+        "manifest": manifest,
+        "sections": sections,
+    }
 
     def write(_folder: Path, path: Path) -> None:
         builder = GPackBuilder(manifest, producer, header.format_version, header.min_reader_version)
         for section in sections:
             builder.add(
-                section["kind"], files[section["file"]], section["item_count"], name=section["name"],
+                section["kind"],
+                files[section["file"]],
+                section["item_count"],
+                name=section["name"],
                 alignment=section["alignment"],
-            )  # fmt: skip
+            )
         builder.build(path)
 
     return WriterRecipe(recipe_id, doc, "container", document, files, write)
@@ -265,8 +294,17 @@ def text_to_json(value: str | bytes) -> Any:
 
 # GGUF's types by the names that recipes have for them.
 KIND_NAMES = {
-    MetadataType.UINT8: "u8", MetadataType.INT8: "i8", MetadataType.UINT16: "u16", MetadataType.INT16: "i16",
-    MetadataType.UINT32: "u32", MetadataType.INT32: "i32", MetadataType.FLOAT32: "f32", MetadataType.BOOL: "bool",
-    MetadataType.STRING: "str", MetadataType.UINT64: "u64", MetadataType.INT64: "i64", MetadataType.FLOAT64: "f64",
+    MetadataType.UINT8: "u8",
+    MetadataType.INT8: "i8",
+    MetadataType.UINT16: "u16",
+    MetadataType.INT16: "i16",
+    MetadataType.UINT32: "u32",
+    MetadataType.INT32: "i32",
+    MetadataType.FLOAT32: "f32",
+    MetadataType.BOOL: "bool",
+    MetadataType.STRING: "str",
+    MetadataType.UINT64: "u64",
+    MetadataType.INT64: "i64",
+    MetadataType.FLOAT64: "f64",
     MetadataType.ARRAY: "array",
-}  # fmt: skip
+}

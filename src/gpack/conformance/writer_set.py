@@ -33,10 +33,17 @@ def writer_recipes() -> tuple[WriterRecipe, ...]:
 
 # Models whose sections make a task for writers of the container's level too.
 _CONTAINER = (
-    "model/everything", "model/plain", "model/small", "model/tensors/no-bytes", "model/tokenizer/byte-level",
-    "model/private/one", "model/private/empty", "model/private/page-aligned", "model/manifest/extensions",
+    "model/everything",
+    "model/plain",
+    "model/small",
+    "model/tensors/no-bytes",
+    "model/tokenizer/byte-level",
+    "model/private/one",
+    "model/private/empty",
+    "model/private/page-aligned",
+    "model/manifest/extensions",
     "model/manifest/producer",
-)  # fmt: skip
+)
 
 
 def _pack(doc: str, model: Model, name: str) -> bytes:
@@ -64,14 +71,25 @@ def _models() -> Iterator[tuple[str, str, Model]]:
 def _metadata() -> Iterator[tuple[str, str, Model]]:
     yield "model/metadata/every-kind", "a value of every type, arrays and nested arrays", Model(list(EVERY_KIND))
     numbers: list[Entry] = [
-        ("n.nan", "f32", float("nan")), ("n.infinity", "f64", float("inf")), ("n.minus", "f32", float("-inf")),
-        ("n.zero", "f64", -0.0), ("n.tiny", "f32", 2.0**-149), ("n.array", "[f64]", [float("-inf"), 0.1]),
-    ]  # fmt: skip
+        ("n.nan", "f32", float("nan")),
+        ("n.infinity", "f64", float("inf")),
+        ("n.minus", "f32", float("-inf")),
+        ("n.zero", "f64", -0.0),
+        ("n.tiny", "f32", 2.0**-149),
+        ("n.array", "[f64]", [float("-inf"), 0.1]),
+    ]
     yield "model/metadata/odd-floats", "NaN, infinities, a negative zero, the smallest float", Model(numbers)
     order: list[Entry] = [
-        ("b", "u8", 1), ("a.b", "u8", 2), ("a", "u8", 3), ("é", "u8", 4), ("Z", "u8", 5), ("a_", "u8", 6),
-        ("a" * 300, "u8", 7), ("\U0001f600", "u8", 8), ("\uffff", "u8", 9),
-    ]  # fmt: skip
+        ("b", "u8", 1),
+        ("a.b", "u8", 2),
+        ("a", "u8", 3),
+        ("é", "u8", 4),
+        ("Z", "u8", 5),
+        ("a_", "u8", 6),
+        ("a" * 300, "u8", 7),
+        ("\U0001f600", "u8", 8),
+        ("\uffff", "u8", 9),
+    ]
     yield "model/metadata/order", "keys whose order by bytes is neither the source's nor that of UTF-16", Model(order)
     texts: list[Entry] = [("s.bytes", "str", b"\xff\xfe\x00"), ("s.list", "[str]", [b"\x80", "", "\0" * 7, "ok"])]
     yield "model/metadata/no-text", "strings that are not UTF-8, or empty, or full of NULs", Model(texts)
@@ -88,29 +106,35 @@ def _tokenizers() -> Iterator[tuple[str, str, Model]]:
     bare: list[Entry] = [_NAMED, ("tokenizer.ggml.tokens", "[str]", ["a", "b"])]
     yield "model/tokenizer/tokens-only", "tokens without merges, types, template or end", Model(bare)
     octets: list[Entry] = [
-        _NAMED, ("tokenizer.ggml.tokens", "[str]", [b"\xff", b"", b"\xc3", "\u00e9", b"\0"]),
-        ("tokenizer.ggml.token_type", "[i32]", [1, 2, 3, 4, 255]), ("tokenizer.ggml.eos_token_id", "u32", 4),
-    ]  # fmt: skip
+        _NAMED,
+        ("tokenizer.ggml.tokens", "[str]", [b"\xff", b"", b"\xc3", "\u00e9", b"\0"]),
+        ("tokenizer.ggml.token_type", "[i32]", [1, 2, 3, 4, 255]),
+        ("tokenizer.ggml.eos_token_id", "u32", 4),
+    ]
     yield "model/tokenizer/no-text", "tokens that are not UTF-8, or empty", Model(octets)
     merges: list[Entry] = [
-        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a", "b", "ab", "aba"]),
+        _NAMED,
+        ("tokenizer.ggml.tokens", "[str]", ["a", "b", "ab", "aba"]),
         ("tokenizer.ggml.merges", "[str]", ["a b", "ab a"]),
-    ]  # fmt: skip
+    ]
     yield "model/tokenizer/merges", "merges whose parts are merges", Model(merges)
     unmade: list[Entry] = [
-        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a", "b", "ab"]),
-        ("tokenizer.ggml.merges", "[str]", ["a b", "b zz"]), ("tokenizer.ggml.token_type", "[i32]", [1, -1, 300]),
-    ]  # fmt: skip
+        _NAMED,
+        ("tokenizer.ggml.tokens", "[str]", ["a", "b", "ab"]),
+        ("tokenizer.ggml.merges", "[str]", ["a b", "b zz"]),
+        ("tokenizer.ggml.token_type", "[i32]", [1, -1, 300]),
+    ]
     yield (
         "model/tokenizer/kept-raw",
         "merges that name no tokens and types that are no bytes stay metadata",
         Model(unmade),
     )
     template: list[Entry] = [
-        _NAMED, ("tokenizer.ggml.tokens", "[str]", ["a"]),
+        _NAMED,
+        ("tokenizer.ggml.tokens", "[str]", ["a"]),
         ("tokenizer.chat_template", "str", "{{ '\u00e9\U0001f600' }}\n"),
         ("tokenizer.chat_template.tool_use", "str", "{{ tools }}"),
-    ]  # fmt: skip
+    ]
     yield "model/tokenizer/templates", "a chat template, and a second one by name", Model(template)
 
 
@@ -181,14 +205,20 @@ def _homes() -> Iterator[tuple[str, str, Model]]:
     )
     yield "model/homes/native-only", "no dense tensor beside the arena", Model([_NAMED], [tensor("w", Q4_K, 256, 2)])
     drafts: list[Entry] = [_NAMED, ("t.block_count", "u32", 3), ("t.nextn_predict_layers", "u32", 2)]
-    yield "model/homes/drafts", "two draft layers, one with experts", Model(
-        drafts,
-        [
-            tensor("blk.0.attn_norm.weight", F32, 8), tensor("blk.1.attn_norm.weight", F32, 8),
-            tensor("blk.1.nextn.eh_proj.weight", Q8_0, 32, 2), *_layer(2, count=2),
-            tensor("blk.2.nextn.enorm.weight", F32, 8),
-        ],
-    )  # fmt: skip
+    yield (
+        "model/homes/drafts",
+        "two draft layers, one with experts",
+        Model(
+            drafts,
+            [
+                tensor("blk.0.attn_norm.weight", F32, 8),
+                tensor("blk.1.attn_norm.weight", F32, 8),
+                tensor("blk.1.nextn.eh_proj.weight", Q8_0, 32, 2),
+                *_layer(2, count=2),
+                tensor("blk.2.nextn.enorm.weight", F32, 8),
+            ],
+        ),
+    )
 
 
 def _layer(layer: int, *, count: int, fused: bool = False, gate: bool = True, first: int = Q4_0) -> list[Tensor]:
@@ -209,12 +239,13 @@ def _experts() -> Iterator[tuple[str, str, Model]]:
         "layers": (
             "layers of different shapes, types and numbers of experts, in no order",
             [
-                *_layer(11, count=2), *_layer(2, count=3, fused=True, first=Q8_0),
+                *_layer(11, count=2),
+                *_layer(2, count=3, fused=True, first=Q8_0),
                 *_layer(0, count=1, gate=False, first=BF16),
             ],
         ),
         "incomplete": ("a gate without the others is an ordinary tensor", _layer(0, count=2)[:1]),
-    }  # fmt: skip
+    }
     for name, (doc, tensors) in shapes.items():
         yield f"model/experts/{name}", doc, Model([_NAMED], tensors)
         if name != "incomplete":
@@ -239,10 +270,7 @@ def _rest() -> Iterator[tuple[str, str, Model]]:
     yield (
         "model/private/page-aligned",
         "private sections of both alignments, the longest name, the largest kind",
-        Model(
-            [_NAMED],
-            private=(Private(0xFFFF_FFFF, "N" * 23, b"z" * 100, 4096, 2**40), one),
-        ),
+        Model([_NAMED], private=(Private(0xFFFF_FFFF, "N" * 23, b"z" * 100, 4096, 2**40), one)),
     )
     yield (
         "model/manifest/name",
@@ -264,9 +292,12 @@ def _rest() -> Iterator[tuple[str, str, Model]]:
         ),
     )
     counted: list[Entry] = [
-        _NAMED, ("general.name", "str", "Named"), ("t.block_count", "u64", 3), ("t.context_length", "u32", 4096),
+        _NAMED,
+        ("general.name", "str", "Named"),
+        ("t.block_count", "u64", 3),
+        ("t.context_length", "u32", 4096),
         ("t.tie_word_embeddings", "bool", True),
-    ]  # fmt: skip
+    ]
     yield (
         "model/manifest/counts",
         "layers, context and ties as the metadata has them",

@@ -133,8 +133,10 @@ def check_space(destination: Path, size: int) -> None:
     if size > free:
         raise errors.PathError(
             f"the output needs {size} bytes, the disk has {free} free: {size - free} are missing",
-            code="io.no_space", path=destination, hint="free space, or choose another disk",
-        )  # fmt: skip
+            code="io.no_space",
+            path=destination,
+            hint="free space, or choose another disk",
+        )
 
 
 def free_space(destination: Path) -> int:
@@ -195,14 +197,18 @@ def write_error(error: OSError, destination: str | os.PathLike[str], size: int) 
         return error
     if error.errno == errno.EFBIG:
         return errors.PathError(
-            "the file would be larger than the system allows", code="io.write", path=destination,
+            "the file would be larger than the system allows",
+            code="io.write",
+            path=destination,
             hint="see `ulimit -f` and what the file system can hold",
-        )  # fmt: skip
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return errors.PathError(
             f"the disk is full ({error.strerror}): {_missing(Path(os.fspath(destination)), size)}",
-            code="io.no_space", path=destination, hint="free space, or choose another disk",
-        )  # fmt: skip
+            code="io.no_space",
+            path=destination,
+            hint="free space, or choose another disk",
+        )
     if isinstance(error, FileNotFoundError):
         return errors.PathError("the output's folder does not exist", code="io.not_found", path=destination)
     return errors.PathError(f"cannot be written: {error.strerror}", code="io.write", path=destination)

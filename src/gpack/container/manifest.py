@@ -102,10 +102,7 @@ def binding_faults(
     found = manifest.get("sections")
     found = found if isinstance(found, list) else []
     if len(found) != len(expected):
-        yield (
-            "$.sections",
-            f"has {len(found)} sections, the directory has {len(expected)} beside the manifest",
-        )
+        yield ("$.sections", f"has {len(found)} sections, the directory has {len(expected)} beside the manifest")
     for index, (said, real) in enumerate(zip(found, expected, strict=False)):
         for key, value in real.items():
             actual = said.get(key) if isinstance(said, dict) else None

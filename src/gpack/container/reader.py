@@ -114,10 +114,7 @@ class Container:
             names = ", ".join(map(section_name, self.entries))
             called = SECTION_NAMES.get(section, section) if isinstance(section, int) else repr(section)
             raise errors.MissingError(
-                f"there is no section {called}",
-                code="pack.no_section",
-                path=self.path,
-                hint=f"it has {names}",
+                f"there is no section {called}", code="pack.no_section", path=self.path, hint=f"it has {names}"
             )
         return found
 
@@ -137,8 +134,10 @@ class Container:
         if not (0 <= offset <= entry.size and 0 <= length <= entry.size - offset):
             raise errors.BoundsError(
                 f"bytes {offset} to {offset + length} leave the section of {entry.size} bytes",
-                code="section.bounds", path=self.path, section=section_name(entry),
-            )  # fmt: skip
+                code="section.bounds",
+                path=self.path,
+                section=section_name(entry),
+            )
         return read_at(self.descriptor, entry.offset + offset, length, self.path)
 
     def view(self, section: int | str) -> memoryview:

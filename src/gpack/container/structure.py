@@ -293,13 +293,7 @@ def _check_places(found: Structure, report: Report, *, full: bool) -> None:
         end = max(end, entry.offset + entry.size)
     if end > header.section_table_offset:
         message = f"The sections end at {end}, the directory starts at {header.section_table_offset}."
-        report.add(
-            "section.overlap",
-            "header",
-            "section_table_offset",
-            header.OFFSETS["section_table_offset"],
-            message,
-        )
+        report.add("section.overlap", "header", "section_table_offset", header.OFFSETS["section_table_offset"], message)
     if full:
         _check_order(found, report)
 

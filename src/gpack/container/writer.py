@@ -49,9 +49,12 @@ class PlannedSection:
         if name is None or (known and self.name not in (None, known)):
             raise errors.UsageError(f"section kind {self.kind} is called {known}, not {self.name}", code="usage")
         return GPackSectionEntryV1(
-            kind=self.kind, size=self.payload.size, alignment=alignment, item_count=self.item_count,
+            kind=self.kind,
+            size=self.payload.size,
+            alignment=alignment,
+            item_count=self.item_count,
             name=name.encode().ljust(24, b"\0"),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -149,12 +152,7 @@ class GPackBuilder:
             output.commit()
             done = time.perf_counter()
         return BuildResult(
-            os.fspath(path),
-            layout.total_file_size,
-            digest.hex(),
-            layout.entries,
-            written - started,
-            done - written,
+            os.fspath(path), layout.total_file_size, digest.hex(), layout.entries, written - started, done - written
         )
 
     def _write_sections(self, output: AtomicFile, layout: Layout, progress: Callable[[int], None] | None) -> None:
@@ -168,11 +166,7 @@ class GPackBuilder:
                 entry.sha256 = hasher.take()
 
     def _write_section(
-        self,
-        output: AtomicFile,
-        entry: GPackSectionEntryV1,
-        hasher: Hasher,
-        progress: Callable[[int], None] | None,
+        self, output: AtomicFile, entry: GPackSectionEntryV1, hasher: Hasher, progress: Callable[[int], None] | None
     ) -> None:
         at = entry.offset
         for buffer, length in gather_chunks(self._sections[entry.kind].payload.pieces(), hasher.buffer):
@@ -183,8 +177,7 @@ class GPackBuilder:
                 progress(length)
         if at != entry.offset + entry.size:
             raise errors.InternalError(
-                f"section kind {entry.kind} has {at - entry.offset} bytes, {entry.size} were planned",
-                code="internal",
+                f"section kind {entry.kind} has {at - entry.offset} bytes, {entry.size} were planned", code="internal"
             )
 
     def _write_records(self, output: AtomicFile, layout: Layout) -> bytes:

@@ -101,9 +101,10 @@ def kind_of(path: str | os.PathLike[str]) -> str:
         return SAFETENSORS
     raise FormatError(
         f"the file begins with {start!r}, a GGUF with {magic!r}, and its name does not end in {SUFFIX}",
-        code="convert.source", path=path,
+        code="convert.source",
+        path=path,
         hint="give a .gguf file, one shard of a split model, or a folder with safetensors",
-    )  # fmt: skip
+    )
 
 
 def _check_options(kind: str, quantize: str | None, *, text_only: bool, external_experts: bool, beside: bool) -> None:

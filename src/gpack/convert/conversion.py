@@ -175,6 +175,8 @@ def _check_unchanged(model: ModelSource, identity: list[tuple[int, int]]) -> Non
     for file, before, now in zip(model.files, identity, _identity(model), strict=True):
         if before != now:
             raise FormatError(
-                "the file was changed while it was being converted", code="convert.source_changed", path=file.path,
+                "the file was changed while it was being converted",
+                code="convert.source_changed",
+                path=file.path,
                 hint="convert again when nothing writes to it",
-            )  # fmt: skip
+            )

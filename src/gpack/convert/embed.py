@@ -74,9 +74,11 @@ def _check_unchanged(pack: Pack, before: dict[str, os.stat_result]) -> None:
         now = os.fstat(descriptor)
         if (now.st_size, now.st_mtime_ns) != (before[path].st_size, before[path].st_mtime_ns):
             raise FormatError(
-                "the file was changed while it was being read", code="convert.source_changed", path=path,
+                "the file was changed while it was being read",
+                code="convert.source_changed",
+                path=path,
                 hint="pack again when nothing writes to it",
-            )  # fmt: skip
+            )
 
 
 def _plan(pack: Pack) -> GPackBuilder:
@@ -114,9 +116,11 @@ def _layers(pack: Pack) -> list[ExpertLayer]:
             matrices.setdefault(row.home_row, []).append(_matrix(pack, name, row))
     if sorted(matrices) != list(range(len(rows))):
         raise FormatError(
-            "the layers are not those of the tensor index", code="expert.rows",
-            path=pack.container.path, section="ExpertLayoutBin",
-        )  # fmt: skip
+            "the layers are not those of the tensor index",
+            code="expert.rows",
+            path=pack.container.path,
+            section="ExpertLayoutBin",
+        )
     return [_layer(row, matrices[index]) for index, row in enumerate(rows)]
 
 

@@ -91,8 +91,10 @@ def _check_exportable(pack: Pack, name: str, row: TensorIndexRowV1) -> None:
     if row.ggml_type >= FOREIGN_TYPES or row.n_dims > GGUF_MAX_DIMS:
         raise UnsupportedError(
             f"GGUF has no {GgmlType.NAMES.get(row.ggml_type, row.ggml_type)} tensors of rank {row.n_dims}",
-            code="export.incomplete", path=pack.container.path, field=name,
-        )  # fmt: skip
+            code="export.incomplete",
+            path=pack.container.path,
+            field=name,
+        )
 
 
 def refuse_overwriting(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:

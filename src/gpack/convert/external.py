@@ -87,9 +87,8 @@ class ExternalFiles:
         name = path.name
         if not is_file_name(name) or not _is_utf8(name):
             raise FormatError(
-                f"a pack cannot name the shard {name!r}", code="expert.shard_path", path=path,
-                hint="rename the file",
-            )  # fmt: skip
+                f"a pack cannot name the shard {name!r}", code="expert.shard_path", path=path, hint="rename the file"
+            )
         descriptor = file.fileno()
         digest = hash_range(descriptor, 0, found.header_size, path)
         full = hash_range(descriptor, 0, file.size, path) if self.hash_files else None

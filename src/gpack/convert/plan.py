@@ -205,12 +205,16 @@ class Plan:
         """The dense index lists the native matrices too, so it is there as soon as there is any dense tensor."""
         tensors = [
             DenseTensor(
-                tensor.name, tensor.ggml_type, tensor.dims, self.source.range_of(tensor), is_native,
+                tensor.name,
+                tensor.ggml_type,
+                tensor.dims,
+                self.source.range_of(tensor),
+                is_native,
                 self.dense_columns.get(tensor.name),
             )
             for group, is_native in ((packed, False), (native, True))
             for tensor in group
-        ]  # fmt: skip
+        ]
         if not tensors:
             return
         made = build_dense(tensors)
@@ -256,10 +260,7 @@ class Plan:
         drafts = [DraftTensor(t.name, t.ggml_type, t.dims, self.source.range_of(t)) for t in ordinary]
         section: MtpSection = build_mtp(drafts, self._expert_layers(experts))
         self.builder.add(SectionKind.MTP_BLOB, section, 1)
-        self.manifest["mtp"] = {
-            "tensor_count": len(tensors),
-            "bytes": sum(tensor.byte_size for tensor in tensors),
-        }
+        self.manifest["mtp"] = {"tensor_count": len(tensors), "bytes": sum(tensor.byte_size for tensor in tensors)}
         for tensor in tensors:
             self._place(tensor, section.offsets[tensor.name], section.rows[tensor.name])
 

@@ -101,9 +101,10 @@ class QuantizedSource:
         if not fits or (ggml_type not in _FLOATS and not self.turned):
             raise UnsupportedError(
                 f"the model has no tensor that could become {GgmlType.NAMES[ggml_type]}",
-                code="quantize.type", path=model.files[0].path,
+                code="quantize.type",
+                path=model.files[0].path,
                 hint="turned are F32, F16 and BF16 in models whose architecture is known; rows must be whole blocks",
-            )  # fmt: skip
+            )
         changed = MetadataBuilder(model.metadata)
         if FILE_TYPE in changed:
             changed.u32(FILE_TYPE, FILE_TYPES[ggml_type])

@@ -59,9 +59,11 @@ def features() -> frozenset[str]:
     unknown = [item for item in items if item[:1] not in {"+", "-"} or (host and item[1:] not in host)]
     if unknown:
         raise UsageError(
-            f"{FEATURES_VARIABLE} names no feature of a CPU: {unknown[0]!r}", code="engine.cpu",
-            field=FEATURES_VARIABLE, hint="for instance +avx2,+fma,+f16c,-avx512f",
-        )  # fmt: skip
+            f"{FEATURES_VARIABLE} names no feature of a CPU: {unknown[0]!r}",
+            code="engine.cpu",
+            field=FEATURES_VARIABLE,
+            hint="for instance +avx2,+fma,+f16c,-avx512f",
+        )
     return present & frozenset(item[1:] for item in items if item[0] == "+")
 
 
@@ -87,14 +89,15 @@ def choose(name: str | None = None) -> Variant:
     found = VARIANTS.get(wanted)
     if found is None:
         raise UsageError(
-            f"there are no kernels {wanted!r}", code="engine.cpu", field=field,
-            hint=f"auto, {', '.join(VARIANTS)}",
-        )  # fmt: skip
+            f"there are no kernels {wanted!r}", code="engine.cpu", field=field, hint=f"auto, {', '.join(VARIANTS)}"
+        )
     if found not in able:
         lacking = [need - features() for need in found.needs]
         fewest = min(lacking, key=len)
         raise UsageError(
-            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(sorted(fewest))}", code="engine.cpu",
-            field=field, hint=f"it can run {', '.join(variant.name for variant in able)}",
-        )  # fmt: skip
+            f"this CPU cannot run the kernels {wanted!r}: it lacks {', '.join(sorted(fewest))}",
+            code="engine.cpu",
+            field=field,
+            hint=f"it can run {', '.join(variant.name for variant in able)}",
+        )
     return found

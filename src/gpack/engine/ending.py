@@ -12,9 +12,21 @@ from ..tokenizer import Tokenizer
 _KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 # Control tokens that end a turn by their name, whatever the metadata say of them.
 _NAMES = (
-    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|return|>",
-    "<|call|>", "<end_of_utterance>", "<EOT>", "[EOT]", "[EOS]", "<turn|>", "<｜end▁of▁sentence｜>",
-)  # fmt: skip
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<turn|>",
+    "<｜end▁of▁sentence｜>",
+)
 # Ends a turn, except where other names do and it only ends one part of the turn.
 _END, _RETURN = "<|end|>", "<|return|>"
 

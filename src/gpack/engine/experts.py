@@ -69,9 +69,7 @@ class ExpertPager:
                 tensor.name, f"has the extents {list(tensor.dims)}; by the metadata {list(dims)}", "engine.shape"
             )
         one = Experts.of_slices([tensor])
-        return Experts(
-            np.zeros(n_expert, np.int64), one.ggml_type, one.n_out, one.n_in, one.row_bytes, one.name, None
-        )  # fmt: skip
+        return Experts(np.zeros(n_expert, np.int64), one.ggml_type, one.n_out, one.n_in, one.row_bytes, one.name, None)
 
     def _error(self, name: str, what: str, code: str) -> FormatError:
         return FormatError(f"tensor {name} {what}", code=code, path=self.path, field=name)

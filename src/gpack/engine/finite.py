@@ -99,9 +99,16 @@ def suspects(team: Team, weights: Sequence[Matrix | Experts]) -> list[Matrix | E
         table = program.keep(np.ascontiguousarray(_addresses(matrix), np.int64))
         words = (unit.mask, unit.add, unit.test - (unit.test >> 63 << 64))
         program.add(
-            "find_not_finite", table.ctypes.data, len(table), length, unit.stride, unit.offset, *words,
-            found[number:].ctypes.data, counter=True,
-        )  # fmt: skip
+            "find_not_finite",
+            table.ctypes.data,
+            len(table),
+            length,
+            unit.stride,
+            unit.offset,
+            *words,
+            found[number:].ctypes.data,
+            counter=True,
+        )
     team.run(program)
     return [weights[number] for number in order if found[number]]
 

@@ -210,9 +210,10 @@ class TextGenerator:
         session, ids = self.session, [int(token_id) for token_id in ids]
         if len(ids) > session.n_ctx:
             raise UsageError(
-                f"the prompt has {len(ids)} tokens, the context holds {session.n_ctx}", code="engine.context",
+                f"the prompt has {len(ids)} tokens, the context holds {session.n_ctx}",
+                code="engine.context",
                 hint="a larger context or a shorter prompt is needed",
-            )  # fmt: skip
+            )
         for place, token_id in enumerate(ids):
             if not 0 <= token_id < session.n_vocab:
                 raise UsageError(
@@ -324,11 +325,15 @@ class _Run:
 
     def result(self) -> Generation:
         return Generation(
-            text="".join(self.texts) + self.stops.held, ids=self.ids, finish_reason=self.reason,
-            ended_by=self.ended_by, prompt_tokens=len(self.request.ids),
-            logprobs=None if self.request.logprobs is None else self.found, seed=self.sampler.seed,
+            text="".join(self.texts) + self.stops.held,
+            ids=self.ids,
+            finish_reason=self.reason,
+            ended_by=self.ended_by,
+            prompt_tokens=len(self.request.ids),
+            logprobs=None if self.request.logprobs is None else self.found,
+            seed=self.sampler.seed,
             timings=self.timings,
-        )  # fmt: skip
+        )
 
 
 def encode(model: Any, prompt: Prompt, *, parse_special: bool = False, **template_options: Any) -> list[int]:
@@ -383,10 +388,14 @@ def generate(
     if not ids:
         raise empty_prompt()
     request = Request(
-        ids=ids, max_tokens=max_tokens, sampling=sampling or GREEDY, stop=[stop] if isinstance(stop, str) else stop,
-        logprobs=logprobs, ignore_end=ignore_end,
+        ids=ids,
+        max_tokens=max_tokens,
+        sampling=sampling or GREEDY,
+        stop=[stop] if isinstance(stop, str) else stop,
+        logprobs=logprobs,
+        ignore_end=ignore_end,
         continues=isinstance(prompt, str) or not isinstance(prompt[0], Mapping),
-    )  # fmt: skip
+    )
     if stream:
         return _streamed(model, request, session_options)
     with TextGenerator.of(model, **session_options) as generator:

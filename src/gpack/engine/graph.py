@@ -81,8 +81,9 @@ class Graph:
         """The rows of the batch's tokens."""
         return self._note(
             lambda out, _add: products.embed(self.program, self.work, matrix, self.tokens, out.memory()),
-            (), Value(matrix.n_in),
-        )  # fmt: skip
+            (),
+            Value(matrix.n_in),
+        )
 
     def rms(self, x: Value, weight: Vector, epsilon: float) -> Value:
         """X / sqrt(mean(x²) + epsilon) · weight."""
@@ -90,9 +91,17 @@ class Graph:
         def emit(out: Value, add: bool) -> None:
             source, target = x.memory(), out.memory()
             self._kernel(
-                "rms_norm", source.address, 4 * source.width, self._vector(weight), target.address, 4 * target.width,
-                x.width, float_bits(epsilon), int(add), writes=out,
-            )  # fmt: skip
+                "rms_norm",
+                source.address,
+                4 * source.width,
+                self._vector(weight),
+                target.address,
+                4 * target.width,
+                x.width,
+                float_bits(epsilon),
+                int(add),
+                writes=out,
+            )
 
         return self._note(emit, (x,), Value(x.width), can_add=True)
 
@@ -102,8 +111,10 @@ class Graph:
             lambda out, add: products.matmul(
                 self.program, self.work, matrix, x.memory(), out.memory(), bias=bias, add=add
             ),
-            (x,), Value(matrix.n_out, x.per_token), can_add=True,
-        )  # fmt: skip
+            (x,),
+            Value(matrix.n_out, x.per_token),
+            can_add=True,
+        )
         self._operations[-1].product_of = x
         return made
 
@@ -124,9 +135,16 @@ class Graph:
         def emit(out: Value, _add: bool) -> None:
             target, source = out.memory(), y.memory()
             self._kernel(
-                "add", target.address, 4 * target.width, source.address, 4 * source.width, x.width,
-                float_bits(factor), int(keep), writes=out,
-            )  # fmt: skip
+                "add",
+                target.address,
+                4 * target.width,
+                source.address,
+                4 * source.width,
+                x.width,
+                float_bits(factor),
+                int(keep),
+                writes=out,
+            )
 
         return self._note(emit, (x, y), x)
 
@@ -142,9 +160,7 @@ class Graph:
         def emit(out: Value, _add: bool) -> None:
             g, u = gate.memory(), up.memory()
             row = 4 * g.width
-            self._kernel(
-                kernel, g.address, row, u.address, row, g.address, row, gate.width, gate.per_token, writes=out
-            )  # fmt: skip
+            self._kernel(kernel, g.address, row, u.address, row, g.address, row, gate.width, gate.per_token, writes=out)
 
         return self._note(emit, (gate, up), gate)
 
@@ -158,9 +174,21 @@ class Graph:
         return self._note(emit, (x,), x)
 
     def attention(
-        self, q: Part, k: Part, v: Part, *, layer: int, n_head: int, n_kv: int, rope: Rope, scale: float,
-        window: int = 0, q_norm: Vector | None = None, k_norm: Vector | None = None, epsilon: float = 0.0,
-    ) -> Value:  # fmt: skip
+        self,
+        q: Part,
+        k: Part,
+        v: Part,
+        *,
+        layer: int,
+        n_head: int,
+        n_kv: int,
+        rope: Rope,
+        scale: float,
+        window: int = 0,
+        q_norm: Vector | None = None,
+        k_norm: Vector | None = None,
+        epsilon: float = 0.0,
+    ) -> Value:
         """Softmax(q kᵀ · scale) v of every head over the cache, to which k and v are added; causal.
 
         Args:
@@ -176,19 +204,50 @@ class Graph:
             cached = self.cache.layer(layer, n_kv, width)
             kind = self.cache.kind.lower()
             self._kernel(
-                f"heads_{kind}", *q.place(), *k.place(), *v.place(), n_head, n_kv, width, cached.padded,
-                rope.n_rotated, int(rope.neighbours), self._table(rope).address, self._vector(q_norm),
-                self._vector(k_norm), float_bits(epsilon), cached.keys, cached.head_bytes, cached.values,
+                f"heads_{kind}",
+                *q.place(),
+                *k.place(),
+                *v.place(),
+                n_head,
+                n_kv,
+                width,
+                cached.padded,
+                rope.n_rotated,
+                int(rope.neighbours),
+                self._table(rope).address,
+                self._vector(q_norm),
+                self._vector(k_norm),
+                float_bits(epsilon),
+                cached.keys,
                 cached.head_bytes,
-            )  # fmt: skip
+                cached.values,
+                cached.head_bytes,
+            )
             group = n_head // n_kv
             scratch, scratch_bytes, parts, finished = self._attention_memory(cached.padded, group, n_kv)
             target = out.memory()
             self._kernel(
-                f"attention_{kind}", *q.place(), target.address, 4 * target.width, cached.keys, cached.head_bytes,
-                cached.values, cached.head_bytes, n_head, n_kv, width, cached.padded, float_bits(scale), window,
-                scratch, scratch_bytes, parts, finished, counter=True, writes=out,
-            )  # fmt: skip
+                f"attention_{kind}",
+                *q.place(),
+                target.address,
+                4 * target.width,
+                cached.keys,
+                cached.head_bytes,
+                cached.values,
+                cached.head_bytes,
+                n_head,
+                n_kv,
+                width,
+                cached.padded,
+                float_bits(scale),
+                window,
+                scratch,
+                scratch_bytes,
+                parts,
+                finished,
+                counter=True,
+                writes=out,
+            )
 
         return self._note(emit, (q.value, k.value, v.value), out)
 
@@ -200,9 +259,16 @@ class Graph:
         def emit(_out: Value | None, _add: bool) -> None:
             source = scores.memory()
             self._kernel(
-                "route", source.address, 4 * source.width, scores.width, n_used, made.chosen.ctypes.data,
-                made.weights.ctypes.data, float_bits(scale), writes=scores,
-            )  # fmt: skip
+                "route",
+                source.address,
+                4 * source.width,
+                scores.width,
+                n_used,
+                made.chosen.ctypes.data,
+                made.weights.ctypes.data,
+                float_bits(scale),
+                writes=scores,
+            )
             self.program.keep(made)
 
         self._operations.append(_Operation(emit, (scores,), None))
@@ -218,8 +284,9 @@ class Graph:
             lambda out, _add: products.moe_matmul(
                 self.program, self.work, experts, routing.chosen, x.memory(), out.memory()
             ),
-            (x,), Value(experts.n_out, routing.chosen.shape[1]),
-        )  # fmt: skip
+            (x,),
+            Value(experts.n_out, routing.chosen.shape[1]),
+        )
         self._operations[-1].product_of = x
         return made
 
@@ -229,9 +296,17 @@ class Graph:
         def emit(out: Value, add: bool) -> None:
             source, target = x.memory(), out.memory()
             self._kernel(
-                "mix", target.address, 4 * target.width, source.address, 4 * source.width, x.per_token,
-                routing.weights.ctypes.data, x.width, int(add), writes=out,
-            )  # fmt: skip
+                "mix",
+                target.address,
+                4 * target.width,
+                source.address,
+                4 * source.width,
+                x.per_token,
+                routing.weights.ctypes.data,
+                x.width,
+                int(add),
+                writes=out,
+            )
 
         return self._note(emit, (x,), Value(x.width), can_add=True)
 

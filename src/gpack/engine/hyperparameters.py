@@ -67,18 +67,22 @@ class Keys:
         if name not in self._metadata:
             if default is None:
                 raise FormatError(
-                    f"the metadata lacks {name}, which the model cannot run without", code="engine.key",
-                    path=self._path, field=name,
-                )  # fmt: skip
+                    f"the metadata lacks {name}, which the model cannot run without",
+                    code="engine.key",
+                    path=self._path,
+                    field=name,
+                )
             return default
         value = self._metadata[name]
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]  # one number for each layer, all the same
         if isinstance(value, list):
             raise UnsupportedError(
-                f"{name} has a value for each layer, which is not supported yet", code="engine.key", path=self._path,
+                f"{name} has a value for each layer, which is not supported yet",
+                code="engine.key",
+                path=self._path,
                 field=name,
-            )  # fmt: skip
+            )
         if not isinstance(value, kind):
             raise FormatError(
                 f"{name} is {value!r}, which is of another type", code="engine.key", path=self._path, field=name

@@ -63,9 +63,16 @@ class _Plan:
 
 
 def matmul(
-    program: Program, work: Workspace, matrix: Matrix, x: Activations, out: Buffer, *,
-    bias: Floats | None = None, add: bool = False, rows: Literal["all", "last"] = "all",
-) -> None:  # fmt: skip
+    program: Program,
+    work: Workspace,
+    matrix: Matrix,
+    x: Activations,
+    out: Buffer,
+    *,
+    bias: Floats | None = None,
+    add: bool = False,
+    rows: Literal["all", "last"] = "all",
+) -> None:
     """Adds a step: out[t] = matrix x[t] (+ bias) (+ out[t] where `add`) for all tokens of the batch.
 
     Args:
@@ -118,9 +125,16 @@ def moe_matmul(
         order = 4 * (experts.n_expert + 2 + 2 * work.max_batch * count)
         words = _common(program, work, plan, experts, x, out, order)(0, 0, False, False)
         program.add(
-            "moe_matmul", *words, selected.ctypes.data, count, experts.addresses.ctypes.data, experts.n_expert,
-            x.per_token, _tail_at(work, experts)[1], counter=True,
-        )  # fmt: skip
+            "moe_matmul",
+            *words,
+            selected.ctypes.data,
+            count,
+            experts.addresses.ctypes.data,
+            experts.n_expert,
+            x.per_token,
+            _tail_at(work, experts)[1],
+            counter=True,
+        )
     if isinstance(out, Activations):
         out.changed()
 
@@ -144,9 +158,19 @@ def embed(program: Program, work: Workspace, matrix: Matrix, tokens: npt.NDArray
         panel_at = 64
         memory, each = work.memory(panel_at + 4 * work.lanes * matrix.n_in)
         program.add(
-            "embed", work.state.ctypes.data, matrix.address, matrix.row_bytes, _blocks(matrix), matrix.n_in,
-            tokens.ctypes.data, out.address, work.kernels.address(f"floats_{name}"), memory, each, panel_at,
-        )  # fmt: skip
+            "embed",
+            work.state.ctypes.data,
+            matrix.address,
+            matrix.row_bytes,
+            _blocks(matrix),
+            matrix.n_in,
+            tokens.ctypes.data,
+            out.address,
+            work.kernels.address(f"floats_{name}"),
+            memory,
+            each,
+            panel_at,
+        )
     else:
         program.host(slow.embed(work, matrix, tokens, out))
     if isinstance(out, Activations):
@@ -160,9 +184,15 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
     if name in PLAIN_TYPES or (name in BLOCK_TYPES and work.compute == "f32"):
         dot = find(f"dot_{name}") if name in PLAIN_TYPES else 0
         return _Plan(
-            _blocks(matrix), n_in, 4 * work.lanes * n_in, dot, find(f"floats_{name}"), find("multiply_floats"),
-            2 if dot else 0, is_rounded=False,
-        )  # fmt: skip
+            _blocks(matrix),
+            n_in,
+            4 * work.lanes * n_in,
+            dot,
+            find(f"floats_{name}"),
+            find("multiply_floats"),
+            2 if dot else 0,
+            is_rounded=False,
+        )
     if name not in BLOCK_TYPES:
         return None
     group = 16 if name in _SIXTEENS else 32
@@ -173,9 +203,15 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
         kind = "bytes"
     panel = n_in // group * 4 * work.lanes * (2 + group // 4)
     return _Plan(
-        _blocks(matrix), n_in // GROUP, panel, find(f"dot_{name}"), find(f"codes_{name}"), find(f"multiply_{kind}"), 2,
+        _blocks(matrix),
+        n_in // GROUP,
+        panel,
+        find(f"dot_{name}"),
+        find(f"codes_{name}"),
+        find(f"multiply_{kind}"),
+        2,
         is_rounded=True,
-    )  # fmt: skip
+    )
 
 
 def _blocks(matrix: Matrix | Experts) -> int:
@@ -189,9 +225,14 @@ def _tail_at(work: Workspace, matrix: Matrix | Experts) -> tuple[int, int]:
 
 
 def _common(
-    program: Program, work: Workspace, plan: _Plan, matrix: Matrix | Experts, x: Activations, out: Buffer,
+    program: Program,
+    work: Workspace,
+    plan: _Plan,
+    matrix: Matrix | Experts,
+    x: Activations,
+    out: Buffer,
     order: int = 0,
-) -> Callable[[int, int, bool, bool], tuple[int, ...]]:  # fmt: skip
+) -> Callable[[int, int, bool, bool], tuple[int, ...]]:
     """The arguments that all products have, in the order of kernels/drive.py; rounds the activations if need be.
 
     Args:
@@ -211,10 +252,32 @@ def _common(
 
     def words(weights: int, bias: int, add: bool, last: bool) -> tuple[int, ...]:
         return (
-            work.state.ctypes.data, weights, matrix.row_bytes, matrix.n_out, plan.blocks, plan.length, x_at, x_step,
-            out.address, 4 * out.width, bias, add, last, x.per_token, plan.dot, plan.unpack, plan.multiply, plan.few,
-            tiles, plan.panel, memory, each, tail_at, panels_at, chunk,
-        )  # fmt: skip
+            work.state.ctypes.data,
+            weights,
+            matrix.row_bytes,
+            matrix.n_out,
+            plan.blocks,
+            plan.length,
+            x_at,
+            x_step,
+            out.address,
+            4 * out.width,
+            bias,
+            add,
+            last,
+            x.per_token,
+            plan.dot,
+            plan.unpack,
+            plan.multiply,
+            plan.few,
+            tiles,
+            plan.panel,
+            memory,
+            each,
+            tail_at,
+            panels_at,
+            chunk,
+        )
 
     return words
 
@@ -223,8 +286,9 @@ def _check(matrix: Matrix | Experts, x: Buffer, out: Buffer, per_token: tuple[in
     if x.width != matrix.n_in or out.width != matrix.n_out:
         raise FormatError(
             f"a matrix of {matrix.n_out} rows of {matrix.n_in} does not take {x.width} to {out.width}",
-            code="engine.shape", field=matrix.name,
-        )  # fmt: skip
+            code="engine.shape",
+            field=matrix.name,
+        )
     if x.per_token not in per_token or out.per_token not in per_token:
         raise FormatError(
             f"{x.per_token} rows per token do not become {out.per_token}", code="engine.shape", field=matrix.name

@@ -98,9 +98,14 @@ class Experts:
                 raise FormatError("experts of one layer differ in type or shape", code="engine.shape", field=item.name)
         addresses = np.array([item.address for item in matrices], np.int64)
         return cls(
-            addresses, first.ggml_type, first.n_out, first.n_in, first.row_bytes, first.name,
+            addresses,
+            first.ggml_type,
+            first.n_out,
+            first.n_in,
+            first.row_bytes,
+            first.name,
             [item.keep for item in matrices],
-        )  # fmt: skip
+        )
 
 
 def stored_rows(address: int, matrix: Matrix | Experts, first: int, behind: int) -> npt.NDArray[np.uint8]:
@@ -113,9 +118,10 @@ def stored_rows(address: int, matrix: Matrix | Experts, first: int, behind: int)
 
 def _shape(tensor: Tensor, wanted: str) -> FormatError:
     return FormatError(
-        f"tensor {tensor.name} is not {wanted}: its extents are {list(tensor.dims)}", code="engine.shape",
+        f"tensor {tensor.name} is not {wanted}: its extents are {list(tensor.dims)}",
+        code="engine.shape",
         field=tensor.name,
-    )  # fmt: skip
+    )
 
 
 def _row(tensor: Tensor) -> tuple[int, int]:

@@ -89,15 +89,19 @@ def _vocabulary(model: GuildModel, w: Weights) -> int:
     dims = w.dims("token_embd.weight")
     if len(dims) != 2 or dims[1] > MOST_WIDTH * 64:
         raise FormatError(
-            f"tensor token_embd.weight has the extents {list(dims)}: no matrix", code="engine.shape", path=model.path,
+            f"tensor token_embd.weight has the extents {list(dims)}: no matrix",
+            code="engine.shape",
+            path=model.path,
             field="token_embd.weight",
-        )  # fmt: skip
+        )
     count = _n_tokens(model)
     if count is not None and count != dims[1]:
         raise FormatError(
-            f"tensor token_embd.weight has {dims[1]} rows for a vocabulary of {count} tokens", code="engine.shape",
-            path=model.path, field="token_embd.weight",
-        )  # fmt: skip
+            f"tensor token_embd.weight has {dims[1]} rows for a vocabulary of {count} tokens",
+            code="engine.shape",
+            path=model.path,
+            field="token_embd.weight",
+        )
     return dims[1]
 
 

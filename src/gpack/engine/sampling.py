@@ -208,9 +208,11 @@ def check_logits(logits: Floats) -> None:
     else:
         what = "all of them are -inf"
     raise FormatError(
-        f"the model's logits give no probabilities: {what}", code="engine.nan", section="logits",
+        f"the model's logits give no probabilities: {what}",
+        code="engine.nan",
+        section="logits",
         hint="its weights may be damaged: `guild verify` checks them",
-    )  # fmt: skip
+    )
 
 
 def logprobs(logits: Floats, token: int, count: int) -> Logprobs:

@@ -47,10 +47,17 @@ class Session:
     _team: Team | None = None
 
     def __init__(
-        self, model: GuildModel, *, n_ctx: int | None = None, cache_type: str = "F16", threads: int | None = None,
-        compute: Compute = "int8", batch: int = DEFAULT_BATCH, cpu: str | None = None,
+        self,
+        model: GuildModel,
+        *,
+        n_ctx: int | None = None,
+        cache_type: str = "F16",
+        threads: int | None = None,
+        compute: Compute = "int8",
+        batch: int = DEFAULT_BATCH,
+        cpu: str | None = None,
         check_weights: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Checks metadata and tensors, traces the program and starts the threads.
 
         Args:
@@ -91,9 +98,11 @@ class Session:
         except MemoryError as error:
             self.close()
             raise UsageError(
-                f"there is not enough memory for a context of {self.n_ctx} tokens", code="io.memory", field="n_ctx",
+                f"there is not enough memory for a context of {self.n_ctx} tokens",
+                code="io.memory",
+                field="n_ctx",
                 hint="a smaller n_ctx, batch or cache_type",
-            ) from error  # fmt: skip
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -229,8 +238,10 @@ class Session:
         if self.position + len(numbers) > self.n_ctx:
             raise UsageError(
                 f"{len(numbers)} more tokens do not fit: {self.position} of the context's {self.n_ctx} are taken",
-                code="engine.context", field="n_ctx", hint="a larger n_ctx, a shorter text, or rewind",
-            )  # fmt: skip
+                code="engine.context",
+                field="n_ctx",
+                hint="a larger n_ctx, a shorter text, or rewind",
+            )
         return np.array(numbers, np.int32)
 
     def _run(self, tokens: npt.NDArray[np.int32], first: int, *, wants_logits: bool) -> None:
@@ -256,8 +267,9 @@ class Session:
             return error
         return FormatError(
             f"what comes behind position {start} is no finite number, though all weights are: values overflowed",
-            code="engine.nan", path=path,
-        )  # fmt: skip
+            code="engine.nan",
+            path=path,
+        )
 
 
 def _is_finite(values: Floats) -> bool:

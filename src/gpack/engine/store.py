@@ -95,10 +95,17 @@ class Kernels:
 
     def _key(self, name: str) -> str:
         parts = (
-            name, self.variant.name, self._machine.triple, self._llvm.get_host_cpu_name(), *sorted(features()),
-            sys.version, self._llvm.__name__, *map(str, self._llvm.llvm_version_info), _numba_version(),
+            name,
+            self.variant.name,
+            self._machine.triple,
+            self._llvm.get_host_cpu_name(),
+            *sorted(features()),
+            sys.version,
+            self._llvm.__name__,
+            *map(str, self._llvm.llvm_version_info),
+            _numba_version(),
             _sources(MODULES[name]),
-        )  # fmt: skip
+        )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
     def _target_machine(self) -> Any:
@@ -120,9 +127,10 @@ class Kernels:
             module = self._optimised(made.module(symbol)) if is_written else self._by_numba(made, symbol)
         except ImportError as error:
             raise UnsupportedError(
-                "running a model takes numba, which is not installed", code="engine.numba",
+                "running a model takes numba, which is not installed",
+                code="engine.numba",
                 hint="pip install 'gpack[run]'",
-            ) from error  # fmt: skip
+            ) from error
         code: bytes = self._machine.emit_object(module)
         return code
 

@@ -57,9 +57,11 @@ class Weights:
             tensor = self._tensor(name, (width,))
             if tensor.ggml_type not in _PLAIN:
                 raise FormatError(
-                    f"tensor {name} is of type {tensor.type_name}, not floats", code="engine.shape", path=self._path,
+                    f"tensor {name} is of type {tensor.type_name}, not floats",
+                    code="engine.shape",
+                    path=self._path,
                     field=name,
-                )  # fmt: skip
+                )
             values = aligned((width,), np.float32)
             values[:] = tensor.dequantize()
             if not np.isfinite(values).all():
@@ -138,8 +140,10 @@ class Weights:
                 continue
             raise FormatError(
                 f"tensor {name} has no part in what the metadata describes: without it the answers would be wrong",
-                code="engine.tensor", path=self._path, field=name,
-            )  # fmt: skip
+                code="engine.tensor",
+                path=self._path,
+                field=name,
+            )
 
     def look_through(self, team: Team, *, everything: bool) -> None:
         """Looks for values that are not finite in the matrices that were asked for, once for all sessions.
@@ -193,16 +197,20 @@ class Weights:
     def _find(self, name: str) -> Tensor:
         if name not in self._tensors:
             raise FormatError(
-                f"there is no tensor {name}, which the model cannot run without", code="engine.tensor", path=self._path,
+                f"there is no tensor {name}, which the model cannot run without",
+                code="engine.tensor",
+                path=self._path,
                 field=name,
-            )  # fmt: skip
+            )
         return self._tensors[name]
 
     def _shape(self, name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> FormatError:
         return FormatError(
             f"tensor {name} has the extents {list(stored)}; by the metadata they should be {list(wanted)}",
-            code="engine.shape", path=self._path, field=name,
-        )  # fmt: skip
+            code="engine.shape",
+            path=self._path,
+            field=name,
+        )
 
     def refuse(self, name: str, what: str) -> FormatError:
         """The error for a tensor whose values make no sense."""
@@ -212,9 +220,11 @@ class Weights:
         axes = ("expert", "row", "element")[-len(place) :]
         where = ", ".join(f"{axis} {number}" for axis, number in zip(axes, place, strict=True))
         return FormatError(
-            f"tensor {name} holds values that are no finite numbers; the first is {where}", code="engine.nan",
-            path=self._path, field=name,
-        )  # fmt: skip
+            f"tensor {name} holds values that are no finite numbers; the first is {where}",
+            code="engine.nan",
+            path=self._path,
+            field=name,
+        )
 
 
 def _size(matrix: Matrix | Experts) -> int:

@@ -70,9 +70,7 @@ class MetadataFlags:
 
     IN_TOKENIZER_BIN = 1  # A stub: the value is rebuilt from TokenizerBin, and no bytes lie in the heap.
     MASK = 1  # every bit that has a meaning
-    NAMES: ClassVar[dict[int, str]] = {
-        1: "IN_TOKENIZER_BIN",
-    }
+    NAMES: ClassVar[dict[int, str]] = {1: "IN_TOKENIZER_BIN"}
 
 
 class TensorFlags:
@@ -81,10 +79,7 @@ class TensorFlags:
     EXTERNAL = 1  # The bytes lie in an external shard; `offset` counts from the start of that file.
     CODE_PLANES = 2  # The bytes are planes of codes, scales and offsets, which the tensor's row in DenseIndexBin describes; the type is that of the values, F32.
     MASK = 3  # every bit that has a meaning
-    NAMES: ClassVar[dict[int, str]] = {
-        1: "EXTERNAL",
-        2: "CODE_PLANES",
-    }
+    NAMES: ClassVar[dict[int, str]] = {1: "EXTERNAL", 2: "CODE_PLANES"}
 
 
 class DenseFlags:
@@ -95,12 +90,7 @@ class DenseFlags:
     HAS_OFFSET = 4  # There is a plane of offsets behind the scales.
     SCALES_FP16 = 8  # Scales are half precision and are widened to F32 when loaded.
     MASK = 15  # every bit that has a meaning
-    NAMES: ClassVar[dict[int, str]] = {
-        1: "SKIP_IN_NATIVE",
-        2: "CODE_PLANES",
-        4: "HAS_OFFSET",
-        8: "SCALES_FP16",
-    }
+    NAMES: ClassVar[dict[int, str]] = {1: "SKIP_IN_NATIVE", 2: "CODE_PLANES", 4: "HAS_OFFSET", 8: "SCALES_FP16"}
 
 
 class ExpertFlags:
@@ -110,11 +100,7 @@ class ExpertFlags:
     FUSED_GATE_UP = 2  # The source holds gate and up as one tensor `ffn_gate_up_exps`.
     NO_GATE = 4  # The layer has no gate matrix; its slice is empty.
     MASK = 7  # every bit that has a meaning
-    NAMES: ClassVar[dict[int, str]] = {
-        1: "EXTERNAL",
-        2: "FUSED_GATE_UP",
-        4: "NO_GATE",
-    }
+    NAMES: ClassVar[dict[int, str]] = {1: "EXTERNAL", 2: "FUSED_GATE_UP", 4: "NO_GATE"}
 
 
 class ShardFlags:
@@ -122,9 +108,7 @@ class ShardFlags:
 
     HAS_SHA256 = 1  # `sha256` is the digest of the whole file. Without it only the header is covered.
     MASK = 1  # every bit that has a meaning
-    NAMES: ClassVar[dict[int, str]] = {
-        1: "HAS_SHA256",
-    }
+    NAMES: ClassVar[dict[int, str]] = {1: "HAS_SHA256"}
 
 
 class GbtFlags:
@@ -135,12 +119,7 @@ class GbtFlags:
     BYTE_TOKENS = 4  # `byte_tokens` follows: the vocabulary is a byte-level one.
     SPECIAL_TOKENS = 8  # `special_tokens` follows.
     MASK = 15  # every bit that has a meaning
-    NAMES: ClassVar[dict[int, str]] = {
-        1: "MERGE_INDEX",
-        2: "TOKEN_ORDER",
-        4: "BYTE_TOKENS",
-        8: "SPECIAL_TOKENS",
-    }
+    NAMES: ClassVar[dict[int, str]] = {1: "MERGE_INDEX", 2: "TOKEN_ORDER", 4: "BYTE_TOKENS", 8: "SPECIAL_TOKENS"}
 
 
 class GgmlType:
@@ -384,21 +363,7 @@ class MetadataType:
         12: "FLOAT64",
     }
     # Size of one value; 0 where it varies.
-    BYTES: ClassVar[dict[int, int]] = {
-        0: 1,
-        1: 1,
-        2: 2,
-        3: 2,
-        4: 4,
-        5: 4,
-        6: 4,
-        7: 1,
-        8: 0,
-        9: 0,
-        10: 8,
-        11: 8,
-        12: 8,
-    }
+    BYTES: ClassVar[dict[int, int]] = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 8: 0, 9: 0, 10: 8, 11: 8, 12: 8}
 
 
 class ExpertRole:
@@ -409,13 +374,7 @@ class ExpertRole:
     UP = 2  # up slices
     DOWN = 3  # down slices
     GATE_UP = 4  # gate and up fused: the gate rows first, then the up rows
-    NAMES: ClassVar[dict[int, str]] = {
-        0: "NONE",
-        1: "GATE",
-        2: "UP",
-        3: "DOWN",
-        4: "GATE_UP",
-    }
+    NAMES: ClassVar[dict[int, str]] = {0: "NONE", 1: "GATE", 2: "UP", 3: "DOWN", 4: "GATE_UP"}
 
 
 class DenseKind:
@@ -427,14 +386,7 @@ class DenseKind:
     F16_TO_F32 = 3  # F16 widened to F32 in the pool (exact)
     BF16 = 4  # BF16 kept as such
     F16 = 5  # F16 kept as such
-    NAMES: ClassVar[dict[int, str]] = {
-        0: "VERBATIM",
-        1: "BF16_TO_F32",
-        2: "F32",
-        3: "F16_TO_F32",
-        4: "BF16",
-        5: "F16",
-    }
+    NAMES: ClassVar[dict[int, str]] = {0: "VERBATIM", 1: "BF16_TO_F32", 2: "F32", 3: "F16_TO_F32", 4: "BF16", 5: "F16"}
 
 
 class SectionKind:
@@ -513,19 +465,9 @@ SECTION_ALIGNMENTS = {
     14: 64,
 }
 # Kinds that every file has.
-SECTION_MANDATORY = (
-    0,
-    1,
-    14,
-)
+SECTION_MANDATORY = (0, 1, 14)
 # Kinds that need another kind beside them.
-SECTION_NEEDS: dict[int, tuple[int, ...]] = {
-    2: (3,),
-    3: (2,),
-    4: (5,),
-    5: (4,),
-    10: (9,),
-}
+SECTION_NEEDS: dict[int, tuple[int, ...]] = {2: (3,), 3: (2,), 4: (5,), 5: (4,), 10: (9,)}
 # Header flag that says whether a kind is present.
 SECTION_FLAGS: dict[int, int] = {
     2: 2,  # HAS_DENSE_PACK

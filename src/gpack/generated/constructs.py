@@ -304,8 +304,7 @@ MetadataKvBin: Any = construct.Struct(
     "header" / MetadataKvHeaderV1,
     "rows"
     / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, MetadataKvRowV1),
+        construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, MetadataKvRowV1)
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -314,8 +313,7 @@ TensorIndexBin: Any = construct.Struct(
     "header" / TensorIndexHeaderV1,
     "rows"
     / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, TensorIndexRowV1),
+        construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, TensorIndexRowV1)
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -324,8 +322,7 @@ DenseIndexBin: Any = construct.Struct(
     "header" / DenseIndexHeaderV1,
     "rows"
     / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, GPackDenseRowV1),
+        construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, GPackDenseRowV1)
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -334,8 +331,7 @@ NativeDenseIndexBin: Any = construct.Struct(
     "header" / NativeDenseIndexHeaderV1,
     "rows"
     / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, NativeDenseRowV1),
+        construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, NativeDenseRowV1)
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -344,13 +340,11 @@ ExpertLayoutBin: Any = construct.Struct(
     "header" / ExpertLayoutHeaderV1,
     "rows"
     / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, ExpertLayoutRowV1),
+        construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, ExpertLayoutRowV1)
     ),
     "shards"
     / construct.Array(
-        construct.this.header.num_shards,
-        construct.FixedSized(construct.this.header.shard_row_size, ExpertShardRowV1),
+        construct.this.header.num_shards, construct.FixedSized(construct.this.header.shard_row_size, ExpertShardRowV1)
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -359,8 +353,7 @@ TokenizerAssets: Any = construct.Struct(
     "header" / TokenizerAssetsHeaderV1,
     "rows"
     / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, TokenizerAssetRowV1),
+        construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, TokenizerAssetRowV1)
     ),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
@@ -368,10 +361,7 @@ TokenizerAssets: Any = construct.Struct(
 MtpBlob: Any = construct.Struct(
     "header" / MtpHeaderV1,
     "rows"
-    / construct.Array(
-        construct.this.header.num_rows,
-        construct.FixedSized(construct.this.header.row_size, MtpRowV1),
-    ),
+    / construct.Array(construct.this.header.num_rows, construct.FixedSized(construct.this.header.row_size, MtpRowV1)),
     "heap" / construct.Bytes(construct.this.header.len_heap),
 )
 

@@ -98,9 +98,7 @@ class GPackHeaderV1(Record):
         "total_file_size": 40,
         "reserved": 48,
     }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "GPackFlags",
-    }
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "GPackFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -169,30 +167,10 @@ class GPackHeaderV1(Record):
 class GPackSectionEntryV1(Record):
     """One entry of the section directory. Entries stand in file order."""
 
-    __slots__ = (
-        "kind",
-        "flags",
-        "offset",
-        "size",
-        "alignment",
-        "reserved",
-        "item_count",
-        "sha256",
-        "name",
-    )
+    __slots__ = ("kind", "flags", "offset", "size", "alignment", "reserved", "item_count", "sha256", "name")
     SIZE = 96
     FORMAT = "<IIQQIIQ32s24s"
-    FIELDS = (
-        "kind",
-        "flags",
-        "offset",
-        "size",
-        "alignment",
-        "reserved",
-        "item_count",
-        "sha256",
-        "name",
-    )
+    FIELDS = ("kind", "flags", "offset", "size", "alignment", "reserved", "item_count", "sha256", "name")
     OFFSETS: ClassVar[dict[str, int]] = {
         "kind": 0,
         "flags": 4,
@@ -204,12 +182,8 @@ class GPackSectionEntryV1(Record):
         "sha256": 40,
         "name": 72,
     }
-    ENUMS: ClassVar[dict[str, str]] = {
-        "kind": "SectionKind",
-    }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "SectionFlags",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"kind": "SectionKind"}
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "SectionFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -347,26 +321,10 @@ class GPackFooterV1(Record):
 class GPackSingleTensorHeaderV1(Record):
     """Starts EmbedBlob, HeadBlob and PleBlob; the tensor's bytes follow at `data_offset`."""
 
-    __slots__ = (
-        "ggml_type",
-        "reserved",
-        "ne0",
-        "ne1",
-        "byte_size",
-        "data_offset",
-        "reserved2",
-    )
+    __slots__ = ("ggml_type", "reserved", "ne0", "ne1", "byte_size", "data_offset", "reserved2")
     SIZE = 64
     FORMAT = "<IIQQQQ24s"
-    FIELDS = (
-        "ggml_type",
-        "reserved",
-        "ne0",
-        "ne1",
-        "byte_size",
-        "data_offset",
-        "reserved2",
-    )
+    FIELDS = ("ggml_type", "reserved", "ne0", "ne1", "byte_size", "data_offset", "reserved2")
     OFFSETS: ClassVar[dict[str, int]] = {
         "ggml_type": 0,
         "reserved": 4,
@@ -376,9 +334,7 @@ class GPackSingleTensorHeaderV1(Record):
         "data_offset": 32,
         "reserved2": 40,
     }
-    ENUMS: ClassVar[dict[str, str]] = {
-        "ggml_type": "GgmlType",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"ggml_type": "GgmlType"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -404,27 +360,15 @@ class GPackSingleTensorHeaderV1(Record):
     def decode(cls, buffer: ReadableBuffer, offset: int = 0) -> Self:
         """Reads the record at `offset` of a buffer."""
         self = cls.__new__(cls)
-        (
-            self.ggml_type,
-            self.reserved,
-            self.ne0,
-            self.ne1,
-            self.byte_size,
-            self.data_offset,
-            self.reserved2,
-        ) = cls._struct.unpack_from(buffer, offset)
+        (self.ggml_type, self.reserved, self.ne0, self.ne1, self.byte_size, self.data_offset, self.reserved2) = (
+            cls._struct.unpack_from(buffer, offset)
+        )
         return self
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
         return self._struct.pack(
-            self.ggml_type,
-            self.reserved,
-            self.ne0,
-            self.ne1,
-            self.byte_size,
-            self.data_offset,
-            self.reserved2,
+            self.ggml_type, self.reserved, self.ne0, self.ne1, self.byte_size, self.data_offset, self.reserved2
         )
 
 
@@ -580,17 +524,9 @@ class MetadataKvRowV1(Record):
         "position": 32,
         "flags": 36,
     }
-    REFS = (
-        ("key", 1),
-        ("value", 8),
-    )
-    ENUMS: ClassVar[dict[str, str]] = {
-        "value_type": "MetadataType",
-        "element_type": "MetadataType",
-    }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "MetadataFlags",
-    }
+    REFS = (("key", 1), ("value", 8))
+    ENUMS: ClassVar[dict[str, str]] = {"value_type": "MetadataType", "element_type": "MetadataType"}
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "MetadataFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -809,14 +745,8 @@ class TensorIndexRowV1(Record):
         "reserved": 116,
     }
     REFS = (("name", 1),)
-    ENUMS: ClassVar[dict[str, str]] = {
-        "ggml_type": "GgmlType",
-        "home": "SectionKind",
-        "role": "ExpertRole",
-    }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "TensorFlags",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"ggml_type": "GgmlType", "home": "SectionKind", "role": "ExpertRole"}
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "TensorFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1077,14 +1007,8 @@ class GPackDenseRowV1(Record):
         "offset_bytes": 168,
     }
     REFS = (("name", 1),)
-    ENUMS: ClassVar[dict[str, str]] = {
-        "ggml_type": "GgmlType",
-        "pool_type": "GgmlType",
-        "kind": "DenseKind",
-    }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "DenseFlags",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"ggml_type": "GgmlType", "pool_type": "GgmlType", "kind": "DenseKind"}
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "DenseFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1305,28 +1229,10 @@ class NativeDenseIndexHeaderV1(Record):
 class NativeDenseRowV1(Record):
     """One matrix of the native arena."""
 
-    __slots__ = (
-        "name_offset",
-        "name_length",
-        "ggml_type",
-        "reserved",
-        "ne0",
-        "ne1",
-        "offset",
-        "byte_size",
-    )
+    __slots__ = ("name_offset", "name_length", "ggml_type", "reserved", "ne0", "ne1", "offset", "byte_size")
     SIZE = 48
     FORMAT = "<IIIIQQQQ"
-    FIELDS = (
-        "name_offset",
-        "name_length",
-        "ggml_type",
-        "reserved",
-        "ne0",
-        "ne1",
-        "offset",
-        "byte_size",
-    )
+    FIELDS = ("name_offset", "name_length", "ggml_type", "reserved", "ne0", "ne1", "offset", "byte_size")
     OFFSETS: ClassVar[dict[str, int]] = {
         "name_offset": 0,
         "name_length": 4,
@@ -1338,9 +1244,7 @@ class NativeDenseRowV1(Record):
         "byte_size": 40,
     }
     REFS = (("name", 1),)
-    ENUMS: ClassVar[dict[str, str]] = {
-        "ggml_type": "GgmlType",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"ggml_type": "GgmlType"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1618,14 +1522,8 @@ class ExpertLayoutRowV1(Record):
         "up_stride": 168,
         "down_stride": 176,
     }
-    ENUMS: ClassVar[dict[str, str]] = {
-        "gate_type": "GgmlType",
-        "up_type": "GgmlType",
-        "down_type": "GgmlType",
-    }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "ExpertFlags",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"gate_type": "GgmlType", "up_type": "GgmlType", "down_type": "GgmlType"}
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "ExpertFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1778,16 +1676,7 @@ class ExpertShardRowV1(Record):
     )
     SIZE = 96
     FORMAT = "<IIQQ32s32sII"
-    FIELDS = (
-        "name_offset",
-        "name_length",
-        "file_size",
-        "header_size",
-        "header_sha256",
-        "sha256",
-        "flags",
-        "reserved",
-    )
+    FIELDS = ("name_offset", "name_length", "file_size", "header_size", "header_sha256", "sha256", "flags", "reserved")
     OFFSETS: ClassVar[dict[str, int]] = {
         "name_offset": 0,
         "name_length": 4,
@@ -1799,9 +1688,7 @@ class ExpertShardRowV1(Record):
         "reserved": 92,
     }
     REFS = (("name", 1),)
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "ShardFlags",
-    }
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "ShardFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -1896,9 +1783,7 @@ class GbtHeaderV1(Record):
         "n_special": 28,
         "reserved": 32,
     }
-    FLAGS: ClassVar[dict[str, str]] = {
-        "flags": "GbtFlags",
-    }
+    FLAGS: ClassVar[dict[str, str]] = {"flags": "GbtFlags"}
     _struct = Struct(FORMAT)
 
     def __init__(
@@ -2069,24 +1954,10 @@ class TokenizerAssetsHeaderV1(Record):
 class TokenizerAssetRowV1(Record):
     """One raw file."""
 
-    __slots__ = (
-        "name_offset",
-        "name_length",
-        "offset",
-        "byte_size",
-        "flags",
-        "reserved",
-    )
+    __slots__ = ("name_offset", "name_length", "offset", "byte_size", "flags", "reserved")
     SIZE = 32
     FORMAT = "<IIQQII"
-    FIELDS = (
-        "name_offset",
-        "name_length",
-        "offset",
-        "byte_size",
-        "flags",
-        "reserved",
-    )
+    FIELDS = ("name_offset", "name_length", "offset", "byte_size", "flags", "reserved")
     OFFSETS: ClassVar[dict[str, int]] = {
         "name_offset": 0,
         "name_length": 4,
@@ -2119,25 +1990,15 @@ class TokenizerAssetRowV1(Record):
     def decode(cls, buffer: ReadableBuffer, offset: int = 0) -> Self:
         """Reads the record at `offset` of a buffer."""
         self = cls.__new__(cls)
-        (
-            self.name_offset,
-            self.name_length,
-            self.offset,
-            self.byte_size,
-            self.flags,
-            self.reserved,
-        ) = cls._struct.unpack_from(buffer, offset)
+        (self.name_offset, self.name_length, self.offset, self.byte_size, self.flags, self.reserved) = (
+            cls._struct.unpack_from(buffer, offset)
+        )
         return self
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
         return self._struct.pack(
-            self.name_offset,
-            self.name_length,
-            self.offset,
-            self.byte_size,
-            self.flags,
-            self.reserved,
+            self.name_offset, self.name_length, self.offset, self.byte_size, self.flags, self.reserved
         )
 
 
@@ -2296,10 +2157,7 @@ class MtpRowV1(Record):
         "reserved": 112,
     }
     REFS = (("name", 1),)
-    ENUMS: ClassVar[dict[str, str]] = {
-        "ggml_type": "GgmlType",
-        "role": "ExpertRole",
-    }
+    ENUMS: ClassVar[dict[str, str]] = {"ggml_type": "GgmlType", "role": "ExpertRole"}
     _struct = Struct(FORMAT)
 
     def __init__(

@@ -5,6 +5,4 @@ from .load import GuildModel, ModelPaths
 from .ngram import NgramHash, ngram_rows
 from .ple import PleIo, PleTable
 
-__all__ = [
-    "Expert", "FileExpertSource", "GuildModel", "ModelPaths", "NgramHash", "PleIo", "PleTable", "ngram_rows",
-]  # fmt: skip
+__all__ = ["Expert", "FileExpertSource", "GuildModel", "ModelPaths", "NgramHash", "PleIo", "PleTable", "ngram_rows"]

@@ -22,11 +22,20 @@ _NUMBERS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 # include/uapi/linux/aio_abi.h; the two halves of `key` are swapped on big-endian machines, which are not supported.
 _REQUEST = np.dtype(
     [
-        ("data", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"), ("priority", "<i2"), ("file", "<u4"),
-        ("address", "<u8"), ("length", "<u8"), ("offset", "<i8"), ("reserved", "<u8"), ("flags", "<u4"),
+        ("data", "<u8"),
+        ("key", "<u4"),
+        ("rw_flags", "<u4"),
+        ("opcode", "<u2"),
+        ("priority", "<i2"),
+        ("file", "<u4"),
+        ("address", "<u8"),
+        ("length", "<u8"),
+        ("offset", "<i8"),
+        ("reserved", "<u8"),
+        ("flags", "<u4"),
         ("event", "<u4"),
     ]
-)  # fmt: skip
+)
 _EVENT = np.dtype([("data", "<u8"), ("request", "<u8"), ("result", "<i8"), ("result2", "<i8")])
 _READ = 0  # IOCB_CMD_PREAD
 

@@ -119,9 +119,11 @@ class RangeFile:
             if start + count <= done:
                 raise PathError(
                     f"the file ended while it was being read; it had {self.size} bytes when it was opened",
-                    code="io.short_read", path=self.path, offset=offset + done,
+                    code="io.short_read",
+                    path=self.path,
+                    offset=offset + done,
                     hint="do not change a file while it is used",
-                )  # fmt: skip
+                )
             done = start + count
 
     def _reopen(self, descriptor: int, error: OSError) -> None:
@@ -144,8 +146,10 @@ class RangeFile:
         if size < self.size:
             raise PathError(
                 f"the file was cut to {size} bytes while it was in use, it had {self.size}",
-                code="io.short_read", path=self.path, hint="do not change a file while it is used",
-            )  # fmt: skip
+                code="io.short_read",
+                path=self.path,
+                hint="do not change a file while it is used",
+            )
 
     def map(self, offset: int, length: int) -> memoryview:
         """A range of the file, mapped; the map is unmapped with the last view of it.
@@ -160,9 +164,11 @@ class RangeFile:
                 mapped = mmap.mmap(descriptor, offset - start + length, access=mmap.ACCESS_READ, offset=start)
             except (OSError, ValueError) as error:
                 raise PathError(
-                    f"the file cannot be mapped: {error}", code="io.mmap", path=self.path,
+                    f"the file cannot be mapped: {error}",
+                    code="io.mmap",
+                    path=self.path,
                     hint="copy it to a local disk",
-                ) from error  # fmt: skip
+                ) from error
         return memoryview(mapped)[offset - start :]
 
     def close(self) -> None:

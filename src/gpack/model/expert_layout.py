@@ -85,11 +85,17 @@ def _matrices(tensor: Located, place: Place, file: int) -> list[Matrix]:
     length = place.length // len(parts)
     return [
         Matrix(
-            tensor.name, role, tensor.ggml_type, (ne0, ne1 // len(parts)), file,
-            place.offset + part * length, length, place.stride,
+            tensor.name,
+            role,
+            tensor.ggml_type,
+            (ne0, ne1 // len(parts)),
+            file,
+            place.offset + part * length,
+            length,
+            place.stride,
         )
         for part, role in enumerate(parts)
-    ]  # fmt: skip
+    ]
 
 
 def _runs(matrices: Sequence[Matrix]) -> tuple[Run, ...]:

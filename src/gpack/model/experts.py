@@ -315,9 +315,10 @@ def check_mmap_variable() -> bool:
     said = os.environ.get(MMAP_VARIABLE, "")
     if said not in ("", "0", "1"):
         raise UsageError(
-            f"{MMAP_VARIABLE} is {said!r}, and may be 0 or 1", code="usage",
+            f"{MMAP_VARIABLE} is {said!r}, and may be 0 or 1",
+            code="usage",
             hint="1: experts are used from the mapped file",
-        )  # fmt: skip
+        )
     return said == "1"
 
 

@@ -38,9 +38,13 @@ LOG = logging.getLogger("gpack")
 Path = str | os.PathLike[str]
 # What is read of a pack before any weight: damage there would show late, as another model or as none.
 _TABLES = (
-    SectionKind.METADATA_KV_BIN, SectionKind.TENSOR_INDEX_BIN, SectionKind.DENSE_INDEX_BIN,
-    SectionKind.NATIVE_DENSE_INDEX_BIN, SectionKind.EXPERT_LAYOUT_BIN, SectionKind.TOKENIZER_BIN,
-)  # fmt: skip
+    SectionKind.METADATA_KV_BIN,
+    SectionKind.TENSOR_INDEX_BIN,
+    SectionKind.DENSE_INDEX_BIN,
+    SectionKind.NATIVE_DENSE_INDEX_BIN,
+    SectionKind.EXPERT_LAYOUT_BIN,
+    SectionKind.TOKENIZER_BIN,
+)
 # How what is no expert is seen: a direct read of a few bytes makes no sense.
 _TENSOR_IO = {"auto": "auto", "mmap": "auto", "read": "read", "direct": "read"}
 
@@ -242,9 +246,11 @@ class GuildModel:
     def _check_runnable(self) -> None:
         if obstacles := self.obstacles:
             raise UnsupportedError(
-                f"the model cannot be run: {'; '.join(obstacles)}", code="engine.obstacle", path=self.path,
+                f"the model cannot be run: {'; '.join(obstacles)}",
+                code="engine.obstacle",
+                path=self.path,
                 hint="the pack says so since it was imported; its tensors can be read",
-            )  # fmt: skip
+            )
 
     def session(self, **options: Any) -> Session:
         """A session: the model at work on one text. The options are those of `gpack.engine.session.Session`.
@@ -271,14 +277,28 @@ class GuildModel:
 
     @overload
     def generate(
-        self, prompt: Prompt, *, max_tokens: int | None = None, sampling: Sampling | None = None,
-        stop: Sequence[str] = (), logprobs: int | None = None, stream: Literal[False] = False, **options: Any,
-    ) -> Generation: ...  # fmt: skip
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        logprobs: int | None = None,
+        stream: Literal[False] = False,
+        **options: Any,
+    ) -> Generation: ...
     @overload
     def generate(
-        self, prompt: Prompt, *, max_tokens: int | None = None, sampling: Sampling | None = None,
-        stop: Sequence[str] = (), logprobs: int | None = None, stream: Literal[True], **options: Any,
-    ) -> Iterator[Piece]: ...  # fmt: skip
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        logprobs: int | None = None,
+        stream: Literal[True],
+        **options: Any,
+    ) -> Iterator[Piece]: ...
     def generate(self, prompt: Prompt, **options: Any) -> Generation | Iterator[Piece]:
         """Generates one text. `gpack.engine.generate.TextGenerator` keeps the cache from one text to the next.
 

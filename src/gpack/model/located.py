@@ -67,9 +67,14 @@ def locate_in_source(source: ModelSource) -> dict[str, Located]:
         role, held = homes[tensor.name].role, source.range_of(tensor)
         place = _place(held, tensor.dims[2] if role != ExpertRole.NONE else 1)
         found[tensor.name] = Located(
-            tensor.name, tensor.ggml_type, tensor.dims, role, place, None if place else held,
+            tensor.name,
+            tensor.ggml_type,
+            tensor.dims,
+            role,
+            place,
+            None if place else held,
             code_planes=tensor.name in columns and columns[tensor.name].planes is not None,
-        )  # fmt: skip
+        )
     return found
 
 

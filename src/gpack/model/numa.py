@@ -59,9 +59,14 @@ def system_mbind(address: int, length: int, mode: int, mask: Sequence[int], bits
     libc = ctypes.CDLL(None, use_errno=True)
     words = (ctypes.c_ulong * len(mask))(*mask)
     result = libc.syscall(
-        ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_ulong(length), ctypes.c_int(mode),
-        ctypes.byref(words), ctypes.c_ulong(bits), ctypes.c_uint(flags),
-    )  # fmt: skip
+        ctypes.c_long(number),
+        ctypes.c_void_p(address),
+        ctypes.c_ulong(length),
+        ctypes.c_int(mode),
+        ctypes.byref(words),
+        ctypes.c_ulong(bits),
+        ctypes.c_uint(flags),
+    )
     return 0 if result == 0 else ctypes.get_errno()
 
 

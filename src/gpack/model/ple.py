@@ -107,9 +107,13 @@ class PleTable:
         self.ggml_type, self.ne0, self.ne1, self.io = ggml_type, ne0, ne1, ple_mode(io)
         self._closed = False
         numbers = {
-            "offset": offset, "ggml_type": ggml_type, "ne0": ne0, "ne1": ne1, "cache_bytes": cache_bytes,
+            "offset": offset,
+            "ggml_type": ggml_type,
+            "ne0": ne0,
+            "ne1": ne1,
+            "cache_bytes": cache_bytes,
             "reads_in_flight": reads_in_flight,
-        }  # fmt: skip
+        }
         for field, value in numbers.items():
             if not is_number(value, least=_LEAST.get(field)):
                 raise UsageError(f"{field} is {value!r}", code="usage", path=path, field=field)
@@ -129,8 +133,10 @@ class PleTable:
                 raise BoundsError(
                     f"{ne1} rows of {self.row_bytes} bytes from byte {offset} on leave the file of "
                     f"{self._file.size} bytes",
-                    code="ple.bounds", path=path, offset=offset,
-                )  # fmt: skip
+                    code="ple.bounds",
+                    path=path,
+                    offset=offset,
+                )
             if self.io is PleIo.Mmap:
                 self._map()
         except BaseException:
@@ -167,9 +173,16 @@ class PleTable:
         descriptor, _ = open_file(path)
         try:
             return cls(
-                descriptor, path, offset, ggml_type=ggml_type, ne0=ne0, ne1=ne1, io=io,
-                cache_bytes=cache_bytes, reads_in_flight=reads_in_flight,
-            )  # fmt: skip
+                descriptor,
+                path,
+                offset,
+                ggml_type=ggml_type,
+                ne0=ne0,
+                ne1=ne1,
+                io=io,
+                cache_bytes=cache_bytes,
+                reads_in_flight=reads_in_flight,
+            )
         finally:
             os.close(descriptor)
 
@@ -217,9 +230,16 @@ class PleTable:
             raise UsageError(f"{table.name} is no matrix that lies in a file", code="ple.shape")
         ne0, ne1 = table.dims
         return cls(
-            table.place.descriptor, table.place.path, table.place.offset, ggml_type=table.ggml_type, ne0=ne0, ne1=ne1,
-            io=io, cache_bytes=cache_bytes, reads_in_flight=reads_in_flight,
-        )  # fmt: skip
+            table.place.descriptor,
+            table.place.path,
+            table.place.offset,
+            ggml_type=table.ggml_type,
+            ne0=ne0,
+            ne1=ne1,
+            io=io,
+            cache_bytes=cache_bytes,
+            reads_in_flight=reads_in_flight,
+        )
 
     # ------------------------------------------------------------ rows
 

@@ -68,9 +68,4 @@ def _q8_k(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
     return _scaled(block["q"], block["d"])
 
 
-DECODERS: dict[int, Decoder] = {
-    GgmlType.Q1_0: _q1_0,
-    GgmlType.Q2_0: _q2_0,
-    GgmlType.Q8_1: _q8_1,
-    GgmlType.Q8_K: _q8_k,
-}
+DECODERS: dict[int, Decoder] = {GgmlType.Q1_0: _q1_0, GgmlType.Q2_0: _q2_0, GgmlType.Q8_1: _q8_1, GgmlType.Q8_K: _q8_k}

@@ -63,9 +63,7 @@ def _library_encoder(ggml_type: int) -> Encoder:
         rows, width = values.shape
         source = np.ascontiguousarray(values, np.float32)
         made = np.empty((rows, width // block * size), np.uint8)
-        written = library.ggml_quantize_chunk(
-            ggml_type, source.ctypes.data, made.ctypes.data, 0, rows, width, None
-        )  # fmt: skip
+        written = library.ggml_quantize_chunk(ggml_type, source.ctypes.data, made.ctypes.data, 0, rows, width, None)
         if written != made.nbytes:
             raise UnsupportedError(
                 f"the library made {written} bytes of {made.nbytes}: it is of another kind", code="quantize.library"
@@ -84,11 +82,17 @@ def _library() -> Any:
                 library = ctypes.CDLL(str(path))
                 library.ggml_quantize_chunk.restype = ctypes.c_size_t
                 library.ggml_quantize_chunk.argtypes = [
-                    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64,
+                    ctypes.c_int,
                     ctypes.c_void_p,
-                ]  # fmt: skip
+                    ctypes.c_void_p,
+                    ctypes.c_int64,
+                    ctypes.c_int64,
+                    ctypes.c_int64,
+                    ctypes.c_void_p,
+                ]
                 return library
     raise UnsupportedError(
         f"{' and '.join(LIBRARY_TYPES)} are made by llama.cpp's own library, which is not installed",
-        code="quantize.library", hint="pip install 'gpack[quantize]'",
-    )  # fmt: skip
+        code="quantize.library",
+        hint="pip install 'gpack[quantize]'",
+    )

@@ -22,13 +22,7 @@ from ..generated.rules import (
     check_mtp_header_v1,
     check_mtp_row_v1,
 )
-from ..generated.structs import (
-    ExpertLayoutHeaderV1,
-    ExpertLayoutRowV1,
-    ExpertShardRowV1,
-    MtpHeaderV1,
-    MtpRowV1,
-)
+from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1, MtpHeaderV1, MtpRowV1
 from . import experts, mtp
 from .assets import is_file_name
 from .blob import align_up
@@ -51,9 +45,15 @@ def check_experts(context: Context) -> None:
         return
     data, base = loaded
     checked = check_table(
-        data, ExpertLayoutHeaderV1, ExpertLayoutRowV1, check_expert_layout_header_v1, check_expert_layout_row_v1,
-        base=base, report=context.report, section=experts.SECTION,
-    )  # fmt: skip
+        data,
+        ExpertLayoutHeaderV1,
+        ExpertLayoutRowV1,
+        check_expert_layout_header_v1,
+        check_expert_layout_row_v1,
+        base=base,
+        report=context.report,
+        section=experts.SECTION,
+    )
     if not checked.sound:
         return
     context.tables[LAYOUT] = checked
@@ -250,9 +250,15 @@ def check_mtp(context: Context) -> None:
         return
     data, base = loaded
     checked = check_table(
-        data, MtpHeaderV1, MtpRowV1, check_mtp_header_v1, check_mtp_row_v1,
-        base=base, report=context.report, section=mtp.SECTION,
-    )  # fmt: skip
+        data,
+        MtpHeaderV1,
+        MtpRowV1,
+        check_mtp_header_v1,
+        check_mtp_row_v1,
+        base=base,
+        report=context.report,
+        section=mtp.SECTION,
+    )
     context.check_items(MTP, 1)
     header = checked.header
     if not checked.sound or header.ofs_data + header.len_data > len(data):
@@ -338,10 +344,18 @@ def _check_mtp_rows(context: Context, checked: CheckedTable) -> None:
             checked.fault("mtp.rows", index, "name_offset", f"TensorIndexBin has no {name!r} in MtpBlob.")
             continue
         expect_row(
-            context, name,
-            {"ggml_type": row.ggml_type, "n_dims": row.n_dims, "dims": row.dims, "role": row.role, "home_row": index,
-             "byte_size": row.byte_size, "offset": checked.header.ofs_data + row.offset},
-        )  # fmt: skip
+            context,
+            name,
+            {
+                "ggml_type": row.ggml_type,
+                "n_dims": row.n_dims,
+                "dims": row.dims,
+                "role": row.role,
+                "home_row": index,
+                "byte_size": row.byte_size,
+                "offset": checked.header.ofs_data + row.offset,
+            },
+        )
     known = set(map(checked.label, range(len(checked.rows))))
     for name in sorted(owned.keys() - known):
         missing_row(context, name)

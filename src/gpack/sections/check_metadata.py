@@ -142,9 +142,15 @@ def check_metadata(context: Context) -> None:
         return
     data, base = loaded
     checked = check_table(
-        data, MetadataKvHeaderV1, MetadataKvRowV1, check_metadata_kv_header_v1, check_metadata_kv_row_v1,
-        base=base, report=context.report, section=metadata.SECTION,
-    )  # fmt: skip
+        data,
+        MetadataKvHeaderV1,
+        MetadataKvRowV1,
+        check_metadata_kv_header_v1,
+        check_metadata_kv_row_v1,
+        base=base,
+        report=context.report,
+        section=metadata.SECTION,
+    )
     if not checked.sound:
         return
     context.tables[SectionKind.METADATA_KV_BIN] = checked
@@ -222,9 +228,15 @@ def check_assets(context: Context) -> None:
         return
     data, base = loaded
     checked = check_table(
-        data, TokenizerAssetsHeaderV1, TokenizerAssetRowV1, check_tokenizer_assets_header_v1,
-        check_tokenizer_asset_row_v1, base=base, report=context.report, section=assets.SECTION,
-    )  # fmt: skip
+        data,
+        TokenizerAssetsHeaderV1,
+        TokenizerAssetRowV1,
+        check_tokenizer_assets_header_v1,
+        check_tokenizer_asset_row_v1,
+        base=base,
+        report=context.report,
+        section=assets.SECTION,
+    )
     header = checked.header
     if not checked.sound or header.ofs_data + header.len_data > len(data):
         return

@@ -57,10 +57,7 @@ def _model(context: Context) -> dict[str, Any]:
         by_type: dict[str, int] = defaultdict(int)
         for row in rows:
             by_type[GgmlType.NAMES.get(row.ggml_type, "")] += row.byte_size
-        expected |= {
-            "model.parameter_count": sum(prod(row.dims) for row in rows),
-            "model.tensor_count": len(rows),
-        }
+        expected |= {"model.parameter_count": sum(prod(row.dims) for row in rows), "model.tensor_count": len(rows)}
         if "" not in by_type:
             expected["model.bytes_by_type"] = dict(by_type)
     if not _metadata_is_clean(context):
@@ -133,7 +130,4 @@ def _drafts(context: Context) -> dict[str, Any]:
     drafts = context.tables.get(SectionKind.MTP_BLOB)
     if drafts is None:
         return {"mtp": None} if context.structure.find(SectionKind.MTP_BLOB) is None else {}
-    return {
-        "mtp.tensor_count": len(drafts.rows),
-        "mtp.bytes": sum(row.byte_size for row in drafts.rows),
-    }
+    return {"mtp.tensor_count": len(drafts.rows), "mtp.bytes": sum(row.byte_size for row in drafts.rows)}

@@ -53,9 +53,15 @@ def check_tensor_index(context: Context) -> None:
         return
     data, base = loaded
     checked = check_table(
-        data, TensorIndexHeaderV1, TensorIndexRowV1, check_tensor_index_header_v1, check_tensor_index_row_v1,
-        base=base, report=context.report, section=tensors.SECTION,
-    )  # fmt: skip
+        data,
+        TensorIndexHeaderV1,
+        TensorIndexRowV1,
+        check_tensor_index_header_v1,
+        check_tensor_index_row_v1,
+        base=base,
+        report=context.report,
+        section=tensors.SECTION,
+    )
     if not checked.sound:
         return
     context.tables[kind] = checked
@@ -174,10 +180,17 @@ def _check_single(context: Context, kind: int) -> None:
     for owner in owners:
         dims = tensors.padded_dims((header.ne0, header.ne1))
         expect_row(
-            context, owner,
-            {"ggml_type": header.ggml_type, "n_dims": 2, "dims": dims, "offset": header.data_offset,
-             "byte_size": header.byte_size, "home_row": 0},
-        )  # fmt: skip
+            context,
+            owner,
+            {
+                "ggml_type": header.ggml_type,
+                "n_dims": 2,
+                "dims": dims,
+                "offset": header.data_offset,
+                "byte_size": header.byte_size,
+                "home_row": 0,
+            },
+        )
 
 
 # ---------------------------------------------------------------- dense tables
@@ -186,13 +199,21 @@ def _check_single(context: Context, kind: int) -> None:
 def check_dense(context: Context) -> None:
     """DenseIndexBin with its blob, NativeDenseIndexBin with its arena."""
     native = _load_table(
-        context, SectionKind.NATIVE_DENSE_INDEX_BIN, NativeDenseIndexHeaderV1, NativeDenseRowV1,
-        check_native_dense_index_header_v1, check_native_dense_row_v1,
-    )  # fmt: skip
+        context,
+        SectionKind.NATIVE_DENSE_INDEX_BIN,
+        NativeDenseIndexHeaderV1,
+        NativeDenseRowV1,
+        check_native_dense_index_header_v1,
+        check_native_dense_row_v1,
+    )
     dense = _load_table(
-        context, SectionKind.DENSE_INDEX_BIN, DenseIndexHeaderV1, GPackDenseRowV1,
-        check_dense_index_header_v1, check_gpack_dense_row_v1,
-    )  # fmt: skip
+        context,
+        SectionKind.DENSE_INDEX_BIN,
+        DenseIndexHeaderV1,
+        GPackDenseRowV1,
+        check_dense_index_header_v1,
+        check_gpack_dense_row_v1,
+    )
     if native is not None:
         _check_arena(context, native)
     if dense is not None:
@@ -233,10 +254,18 @@ def _check_arena(context: Context, native: CheckedTable) -> None:
         name = native.label(index)
         if name in context.tensors:
             expect_row(
-                context, name,
-                {"home": NATIVE, "ggml_type": row.ggml_type, "n_dims": 2, "offset": row.offset,
-                 "byte_size": row.byte_size, "dims": tensors.padded_dims((row.ne0, row.ne1)), "home_row": index},
-            )  # fmt: skip
+                context,
+                name,
+                {
+                    "home": NATIVE,
+                    "ggml_type": row.ggml_type,
+                    "n_dims": 2,
+                    "offset": row.offset,
+                    "byte_size": row.byte_size,
+                    "dims": tensors.padded_dims((row.ne0, row.ne1)),
+                    "home_row": index,
+                },
+            )
         elif SectionKind.TENSOR_INDEX_BIN in context.tables:
             native.fault("native.placement", index, "name_offset", f"TensorIndexBin has no {name!r}.")
     total = align_up(end, ARENA_ALIGNMENT)

@@ -8,12 +8,7 @@ from math import prod
 
 from ..container.pieces import Range
 from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, FOREIGN_TYPES, DenseFlags, DenseKind, GgmlType
-from ..generated.structs import (
-    DenseIndexHeaderV1,
-    GPackDenseRowV1,
-    NativeDenseIndexHeaderV1,
-    NativeDenseRowV1,
-)
+from ..generated.structs import DenseIndexHeaderV1, GPackDenseRowV1, NativeDenseIndexHeaderV1, NativeDenseRowV1
 from .blob import Blob, align_up, lay_out
 from .table import build_table
 from .tensors import padded_dims

@@ -131,16 +131,16 @@ class ExpertShard:
     def row(self) -> ExpertShardRowV1:
         """The row, without the place of the name."""
         return ExpertShardRowV1(
-            file_size=self.size, header_size=self.header_size, header_sha256=self.header_sha256,
+            file_size=self.size,
+            header_size=self.header_size,
+            header_sha256=self.header_sha256,
             sha256=self.sha256 or bytes(len(self.header_sha256)),
             flags=ShardFlags.HAS_SHA256 if self.sha256 else 0,
-        )  # fmt: skip
+        )
 
     def summary(self) -> dict[str, str | int]:
         """What the manifest says of it."""
-        told: dict[str, str | int] = {
-            "name": self.name, "size": self.size, "header_sha256": self.header_sha256.hex()
-        }  # fmt: skip
+        told: dict[str, str | int] = {"name": self.name, "size": self.size, "header_sha256": self.header_sha256.hex()}
         return told | {"sha256": self.sha256.hex()} if self.sha256 else told
 
 

@@ -75,8 +75,9 @@ class GbtView:
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.vocab_blob):
             raise FormatError(
                 f"offsets span {self.offsets[0]} to {self.offsets[-1]} of {len(self.vocab_blob)} bytes",
-                code="tokenizer.offsets", section=SECTION,
-            )  # fmt: skip
+                code="tokenizer.offsets",
+                section=SECTION,
+            )
 
     def __len__(self) -> int:
         return self.header.vocab_size
@@ -93,9 +94,11 @@ class GbtView:
         start, end = self.offsets[token_id], self.offsets[token_id + 1]
         if not start <= end <= len(self.vocab_blob):
             raise FormatError(
-                f"token {token_id} spans {start} to {end}", code="tokenizer.offsets", section=SECTION,
+                f"token {token_id} spans {start} to {end}",
+                code="tokenizer.offsets",
+                section=SECTION,
                 field=f"offsets[{token_id}]",
-            )  # fmt: skip
+            )
         return bytes(self.vocab_blob[start:end])
 
     def find(self, token: bytes) -> int:
@@ -122,9 +125,11 @@ class GbtView:
         rank = self.merge_ranks[place]
         if rank >= self.header.n_merges:
             raise FormatError(
-                f"rank {rank} of {self.header.n_merges}", code="tokenizer.merge_index", section=SECTION,
+                f"rank {rank} of {self.header.n_merges}",
+                code="tokenizer.merge_index",
+                section=SECTION,
                 field=f"merge_ranks[{place}]",
-            )  # fmt: skip
+            )
         return rank, self.result(rank)
 
     def result(self, rank: int) -> int:
@@ -144,16 +149,26 @@ class GbtView:
         """
         if not 0 <= token_id < self.header.vocab_size:
             raise FormatError(
-                f"found token {token_id} in a vocabulary of {len(self)}", code=code or f"tokenizer.{field}",
-                section=SECTION, field=field,
-            )  # fmt: skip
+                f"found token {token_id} in a vocabulary of {len(self)}",
+                code=code or f"tokenizer.{field}",
+                section=SECTION,
+                field=field,
+            )
         return token_id
 
     def release(self) -> None:
         """Lets go of the views, so that the file can be unmapped."""
         for view in (
-            self.offsets, self.token_types, self.vocab_blob, self.triples, self.chat_template, self.merge_keys,
-            self.merge_ranks, self.token_order, self.byte_tokens, self.special_tokens,
-        ):  # fmt: skip
+            self.offsets,
+            self.token_types,
+            self.vocab_blob,
+            self.triples,
+            self.chat_template,
+            self.merge_keys,
+            self.merge_ranks,
+            self.token_order,
+            self.byte_tokens,
+            self.special_tokens,
+        ):
             if view is not None:
                 view.release()

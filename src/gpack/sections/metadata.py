@@ -81,9 +81,12 @@ def build_metadata(
     for position, value in enumerate(values):
         if value.key.startswith(FORBIDDEN_PREFIX):
             raise FormatError(
-                f"the key {value.key!r} is hardware-specific", code="metadata.forbidden", section="metadata",
-                field=value.key, hint="a pack is independent of hardware; remove the key from the source",
-            )  # fmt: skip
+                f"the key {value.key!r} is hardware-specific",
+                code="metadata.forbidden",
+                section="metadata",
+                field=value.key,
+                hint="a pack is independent of hardware; remove the key from the source",
+            )
         stub = value.key in stubs
         row = MetadataKvRowV1(
             value_type=value.value_type,

@@ -93,9 +93,11 @@ def all_tokens(held: TokenizerTable) -> list[bytes]:
     blob, offsets = bytes(held.vocab_blob), held.offsets.tolist()
     if offsets[0] != 0 or offsets[-1] != len(blob) or any(start > end for start, end in pairwise(offsets)):
         raise FormatError(
-            f"offsets do not rise from 0 to {len(blob)}", code="tokenizer.offsets",
-            section=tokenizer.SECTION, field="offsets",
-        )  # fmt: skip
+            f"offsets do not rise from 0 to {len(blob)}",
+            code="tokenizer.offsets",
+            section=tokenizer.SECTION,
+            field="offsets",
+        )
     return [blob[start:end] for start, end in pairwise(offsets)]
 
 

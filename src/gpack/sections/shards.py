@@ -53,9 +53,11 @@ class ShardFile:
             if error.code != "io.not_found":
                 raise
             raise errors.PathError(
-                f"the shard {name!r} is missing", code="shard.missing", path=path,
+                f"the shard {name!r} is missing",
+                code="shard.missing",
+                path=path,
                 hint="put it beside the .gpack, or name its folder with --expert-dir",
-            ) from error  # fmt: skip
+            ) from error
         try:
             self._check(size)
         except BaseException:
@@ -70,13 +72,18 @@ class ShardFile:
             raise errors.DigestError(
                 f"the first {row.header_size} bytes of the shard have the SHA-256 {actual.hex()}, "
                 f"the pack records {row.header_sha256.hex()}",
-                code="shard.header", path=self.path, offset=0, hint="it is another file of that name",
-            )  # fmt: skip
+                code="shard.header",
+                path=self.path,
+                offset=0,
+                hint="it is another file of that name",
+            )
         if size != row.file_size:
             raise errors.BoundsError(
-                f"the shard has {size} bytes, the pack records {row.file_size}", code="shard.size", path=self.path,
+                f"the shard has {size} bytes, the pack records {row.file_size}",
+                code="shard.size",
+                path=self.path,
                 hint="its download was cut off, or bytes were added",
-            )  # fmt: skip
+            )
 
     @property
     def descriptor(self) -> int:
@@ -114,8 +121,10 @@ class ShardFile:
             raise errors.DigestError(
                 f"the shard's {self.row.file_size} bytes have the SHA-256 {actual.hex()}, "
                 f"the pack records {self.row.sha256.hex()}{of_nothing(self.row.sha256)}",
-                code="shard.sha256", path=self.path, hint="it is damaged, or was changed",
-            )  # fmt: skip
+                code="shard.sha256",
+                path=self.path,
+                hint="it is damaged, or was changed",
+            )
 
     def close(self) -> None:
         """Closes the file; the mapping goes with the last array that looks at it."""

@@ -88,8 +88,10 @@ class Table(Generic[H, R]):
         if offset > self.header.len_heap or length > self.header.len_heap - offset:
             raise BoundsError(
                 f"bytes {offset} to {offset + length} leave the heap",
-                code="index.heap_ref", section=self.section, field=ref,
-            )  # fmt: skip
+                code="index.heap_ref",
+                section=self.section,
+                field=ref,
+            )
         start = self.header.ofs_heap + offset
         return self.data[start : start + length]
 

@@ -271,13 +271,7 @@ def _check_place(shard: Shard, tensor: RawTensor) -> None:
 
 
 def _tensor_error(
-    kind: type[FormatError],
-    code: str,
-    message: str,
-    shard: Shard,
-    tensor: RawTensor,
-    *,
-    hint: str | None = None,
+    kind: type[FormatError], code: str, message: str, shard: Shard, tensor: RawTensor, *, hint: str | None = None
 ) -> FormatError:
     return kind(
         message,

@@ -8,13 +8,7 @@ import numpy as np
 
 from gpack.errors import BoundsError, FormatError, GpackError, UnsupportedError
 from gpack.generated.gguf.structs import GgufStringLength
-from gpack.sections.strings import (
-    LENGTH_SIZE,
-    Bytes,
-    Positions,
-    StringOverrunError,
-    string_bounds,
-)
+from gpack.sections.strings import LENGTH_SIZE, Bytes, Positions, StringOverrunError, string_bounds
 
 if TYPE_CHECKING:
     from gpack.sources.files import SourceFile
@@ -82,13 +76,7 @@ class Cursor:
         self.nested_arrays = 0
 
     def error(
-        self,
-        kind: type[GpackError],
-        code: str,
-        message: str,
-        *,
-        offset: int | None = None,
-        hint: str | None = None,
+        self, kind: type[GpackError], code: str, message: str, *, offset: int | None = None, hint: str | None = None
     ) -> GpackError:
         """An error about the thing that is being read; `offset` is the cursor's position unless given."""
         return kind(

@@ -10,13 +10,7 @@ import numpy as np
 from gpack.errors import FormatError, UnsupportedError
 from gpack.generated.constants import FOREIGN_TYPES, MAX_NUMBER, GgmlType, MetadataType
 from gpack.generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_MAX_DIMS
-from gpack.generated.gguf.structs import (
-    GgufArrayHeader,
-    GgufHeader,
-    GgufTensorRank,
-    GgufTensorTail,
-    GgufValueType,
-)
+from gpack.generated.gguf.structs import GgufArrayHeader, GgufHeader, GgufTensorRank, GgufTensorTail, GgufValueType
 from gpack.sections.strings import LENGTH_SIZE, Positions, table_from_bounds
 from gpack.sections.values import Value
 from gpack.sources.files import SourceFile

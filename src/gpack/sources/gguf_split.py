@@ -129,9 +129,7 @@ def _check_count(path: Path, header: Header, expected: int) -> None:
     if count != expected:
         says = f"has no {SPLIT_COUNT}" if count is None else f"says that there are {count}"
         raise _split_error(
-            f"a foreign shard: the others say {expected} shards, but {path.name} {says}",
-            path,
-            field=SPLIT_COUNT,
+            f"a foreign shard: the others say {expected} shards, but {path.name} {says}", path, field=SPLIT_COUNT
         )
 
 
@@ -184,9 +182,7 @@ def _check_metadata(path: Path, header: Header, first: Header) -> None:
             continue
         if key not in first.metadata:
             raise _split_error(
-                f"{path.name} holds the key {key!r}, which the first shard lacks: it would be lost",
-                path,
-                field=key,
+                f"{path.name} holds the key {key!r}, which the first shard lacks: it would be lost", path, field=key
             )
         if value != first.metadata[key]:
             raise _split_error(f"{path.name} and the first shard differ in the key {key!r}", path, field=key)

@@ -49,8 +49,10 @@ class ExpertStacks:
             if absent:
                 raise FormatError(
                     f"{len(absent)} of {count} experts have no {role}_proj, the first is {absent[0]}",
-                    code="hf.tensor", path=tensor.file.path, field=layer,
-                )  # fmt: skip
+                    code="hf.tensor",
+                    path=tensor.file.path,
+                    field=layer,
+                )
             yield _stack(f"{layer}.{role}_proj.weight", [experts[number] for number in range(count)])
 
 
@@ -60,8 +62,10 @@ def _stack(name: str, experts: list[StoredTensor]) -> Recipe:
         if (expert.shape, expert.ggml_type) != (first.shape, first.ggml_type) or len(expert.shape) != 2:
             raise FormatError(
                 f"expert {number} has the shape {list(expert.shape)}, expert 0 {list(first.shape)}, or another type",
-                code="hf.tensor", path=expert.file.path, field=expert.name,
-            )  # fmt: skip
+                code="hf.tensor",
+                path=expert.file.path,
+                field=expert.name,
+            )
     dims = (*reversed(first.shape), len(experts))
     parts = tuple(expert.data for expert in experts)
     return Recipe(name, first.ggml_type, dims, parts, first.ggml_type, tuple(experts), ("experts stacked",))
@@ -79,9 +83,11 @@ def split_fused(name: str, tensor: StoredTensor) -> list[Recipe] | None:
     shape, kind = tensor.shape, tensor.ggml_type
     if len(shape) != 3 or not all(shape) or (match[2] == "gate_up" and shape[1] % 2):
         raise FormatError(
-            f"its shape is {list(shape)}, not that of fused experts", code="hf.tensor", path=tensor.file.path,
+            f"its shape is {list(shape)}, not that of fused experts",
+            code="hf.tensor",
+            path=tensor.file.path,
             field=tensor.name,
-        )  # fmt: skip
+        )
     data, layer = tensor.data, match[1]
     if match[2] == "down":
         whole = Recipe(f"{layer}.down_proj.weight", kind, (shape[2], shape[1], shape[0]), (data,), kind, (tensor,))

@@ -113,7 +113,5 @@ class HfFiles(Mapping[str, bytes]):
             raise
         self.opened.append(file)
         if file.size > MAX_BYTES:
-            raise FormatError(
-                f"it has {file.size} bytes, and may have {MAX_BYTES}", code="hf.config", path=file.path
-            )  # fmt: skip
+            raise FormatError(f"it has {file.size} bytes, and may have {MAX_BYTES}", code="hf.config", path=file.path)
         self._data[name] = file.read_at(0, file.size)

@@ -169,8 +169,10 @@ class HfSource:
         if EMBEDDING not in names or (untied and HEAD not in names):
             raise FormatError(
                 f"the model has no {'lm_head' if EMBEDDING in names else 'embed_tokens'}.weight",
-                code="hf.tensor", path=self._set.folder, hint="are all files of the model there?",
-            )  # fmt: skip
+                code="hf.tensor",
+                path=self._set.folder,
+                hint="are all files of the model there?",
+            )
         if translator.unknown:
             first = translator.unknown[0].name
             self.faults.append(
@@ -198,9 +200,12 @@ class HfSource:
             # Packed weights come under other names: the model is whole, but not in a form that can be run.
             if not translator.unknown:
                 raise FormatError(
-                    listed, code="hf.tensor", path=self._set.folder, field=missing[0],
+                    listed,
+                    code="hf.tensor",
+                    path=self._set.folder,
+                    field=missing[0],
                     hint="are all files of the model there?",
-                )  # fmt: skip
+                )
             self.faults.append(listed)
         self.faults += untranslated(architecture, self.config, names)
 

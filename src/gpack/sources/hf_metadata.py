@@ -138,8 +138,12 @@ def _add_rope_scaling(metadata: MetadataBuilder, architecture: str, config: HfCo
         if not _is_small(original):
             raise config.fault("rope_parameters.original_max_position_embeddings", f"it is {shorten(original)}")
         metadata.u32(f"{prefix}.original_context_length", original)
-        names = {"extrapolation_factor": "yarn_ext_factor", "attention_factor": "yarn_attn_factor",
-                 "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}  # fmt: skip
+        names = {
+            "extrapolation_factor": "yarn_ext_factor",
+            "attention_factor": "yarn_attn_factor",
+            "beta_fast": "yarn_beta_fast",
+            "beta_slow": "yarn_beta_slow",
+        }
         for name, key in names.items():
             value = config.rope_number(name)
             if value is not None:
@@ -181,9 +185,7 @@ def _add_linear(metadata: MetadataBuilder, prefix: str, config: HfConfig, draft_
         raise config.fault("linear_value_head_dim", f"all value heads together have {inner} elements")
     metadata.u32(f"{prefix}.ssm.inner_size", inner)
     recurrent, interval = recurrent_layers(config)
-    metadata.numbers(
-        f"{prefix}.attention.recurrent_layers", MetadataType.BOOL, recurrent + [False] * draft_layers
-    )  # fmt: skip
+    metadata.numbers(f"{prefix}.attention.recurrent_layers", MetadataType.BOOL, recurrent + [False] * draft_layers)
     metadata.u32(f"{prefix}.full_attention_interval", interval)
     rotary = config.rope_number("partial_rotary_factor")
     rotary = 0.25 if rotary is None else rotary

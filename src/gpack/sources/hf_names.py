@@ -16,10 +16,22 @@ _PREFIXES = (("model.language_model.", "model."), ("language_model.model.", "mod
 _BUFFERS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
 # Towers of models whose architecture is not known; of a known one, all that is not the text model's is a tower.
 _TOWERS = (
-    "visual", "vision_tower", "vision_model", "vision_encoder", "vision_embed_tokens", "vit", "multi_modal_projector",
-    "mm_projector", "embed_vision", "audio_tower", "audio_encoder", "audio_model", "embed_audio",
-    "speech_encoder", "mtp",
-)  # fmt: skip
+    "visual",
+    "vision_tower",
+    "vision_model",
+    "vision_encoder",
+    "vision_embed_tokens",
+    "vit",
+    "multi_modal_projector",
+    "mm_projector",
+    "embed_vision",
+    "audio_tower",
+    "audio_encoder",
+    "audio_model",
+    "embed_audio",
+    "speech_encoder",
+    "mtp",
+)
 MTP = "mtp"
 
 
@@ -90,8 +102,14 @@ def find_draft(tensors: Sequence[StoredTensor], config: HfConfig) -> Draft | Non
     if not any(tensor.name.startswith(f"{MTP}.layers.0.") for tensor in tensors):
         return None
     layer = config.need("num_hidden_layers")
-    names = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",
-             "norm": "shared_head_norm", "embed_tokens": "embed_tokens", "lm_head": "shared_head_head"}  # fmt: skip
+    names = {
+        "fc": "eh_proj",
+        "pre_fc_norm_embedding": "enorm",
+        "pre_fc_norm_hidden": "hnorm",
+        "norm": "shared_head_norm",
+        "embed_tokens": "embed_tokens",
+        "lm_head": "shared_head_head",
+    }
     return Draft(layer, {f"{MTP}.{own}.weight": f"blk.{layer}.nextn.{theirs}.weight" for own, theirs in names.items()})
 
 

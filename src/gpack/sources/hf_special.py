@@ -74,9 +74,9 @@ def _untold(tokenizer: Mapping[str, Any]) -> str | None:
         kind = step.get("type")
         if kind == "TemplateProcessing":
             parts = step.get("single")
-            tokens = ["Sequence" not in part for part in parts if isinstance(part, dict)] if isinstance(
-                parts, list
-            ) else []  # fmt: skip
+            tokens = (
+                ["Sequence" not in part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+            )
             text = tokens.index(False) if False in tokens else len(tokens)
             if text > 1 or len(tokens) - text > 2:
                 return "several tokens on one side of a text"
@@ -158,9 +158,13 @@ def add_templates(metadata: MetadataBuilder, files: HfFiles) -> None:
 
 def _named(said: Any) -> dict[str, str]:
     """Templates of several names; empty where one is not what it should be."""
-    entries = said if isinstance(said, list) else [{"name": k, "template": v} for k, v in said.items()] if isinstance(
-        said, dict
-    ) else []  # fmt: skip
+    entries = (
+        said
+        if isinstance(said, list)
+        else [{"name": k, "template": v} for k, v in said.items()]
+        if isinstance(said, dict)
+        else []
+    )
     made: dict[str, str] = {}
     for entry in entries:
         name, text = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)

@@ -123,9 +123,14 @@ class Translator:
         values, small = heads.value_heads * heads.value_size, heads.value_heads
         first = tensor.shape[0] if tensor.shape else 0
         expected = {
-            "in_proj_qkv.weight": heads.mixed_rows, "in_proj_z.weight": values, "in_proj_a.weight": small,
-            "in_proj_b.weight": small, "conv1d.weight": heads.mixed_rows, "A_log": small, "dt_bias": small,
-        }.get(name)  # fmt: skip
+            "in_proj_qkv.weight": heads.mixed_rows,
+            "in_proj_z.weight": values,
+            "in_proj_a.weight": small,
+            "in_proj_b.weight": small,
+            "conv1d.weight": heads.mixed_rows,
+            "A_log": small,
+            "dt_bias": small,
+        }.get(name)
         if name == "out_proj.weight":
             first, expected = tensor.shape[-1] if len(tensor.shape) == 2 else 0, values
         if expected is not None and first != expected:
@@ -139,11 +144,15 @@ class Translator:
         if heads.key_heads == heads.value_heads:
             return recipe
         order: Order | None = {
-            "in_proj_qkv.weight": heads.mixed_order, "conv1d.weight": heads.mixed_order,
-            "in_proj_z.weight": lambda: heads.order(heads.value_size), "in_proj_a.weight": lambda: heads.order(1),
-            "in_proj_b.weight": lambda: heads.order(1), "A_log": lambda: heads.order(1),
-            "dt_bias": lambda: heads.order(1), "out_proj.weight": lambda: heads.order(heads.value_size),
-        }.get(name, lambda: None)()  # fmt: skip
+            "in_proj_qkv.weight": heads.mixed_order,
+            "conv1d.weight": heads.mixed_order,
+            "in_proj_z.weight": lambda: heads.order(heads.value_size),
+            "in_proj_a.weight": lambda: heads.order(1),
+            "in_proj_b.weight": lambda: heads.order(1),
+            "A_log": lambda: heads.order(1),
+            "dt_bias": lambda: heads.order(1),
+            "out_proj.weight": lambda: heads.order(heads.value_size),
+        }.get(name, lambda: None)()
         if order is None:
             return recipe
         if name == "out_proj.weight":
@@ -159,9 +168,12 @@ class Translator:
         absent, beyond = sorted(wanted - layers), sorted(layers - wanted)
         told = f"lacks the layers {absent[:10]}" if absent else f"has the layers {beyond[:10]}"
         raise FormatError(
-            f"the model {told}, the configuration speaks of {self.layers}", code="hf.tensor", path=self.config.path,
-            field="num_hidden_layers", hint="are all files of the model there?",
-        )  # fmt: skip
+            f"the model {told}, the configuration speaks of {self.layers}",
+            code="hf.tensor",
+            path=self.config.path,
+            field="num_hidden_layers",
+            hint="are all files of the model there?",
+        )
 
 
 def rope_frequencies(config: HfConfig, head_size: int) -> Recipe | None:
@@ -173,8 +185,12 @@ def rope_frequencies(config: HfConfig, head_size: int) -> Recipe | None:
     if config.rope.get("rope_type") != "llama3":
         return None
     base = config.rope_number("rope_theta") or 10000.0
-    named: dict[str, Any] = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                             "original_max_position_embeddings": 8192.0}  # fmt: skip
+    named: dict[str, Any] = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192.0,
+    }
     factor, low, high, length = (config.rope_number(name) or default for name, default in named.items())
     if min(factor, low, length, base) <= 0 or high <= low:
         raise config.fault("rope_parameters", "the scaling's factors are impossible")

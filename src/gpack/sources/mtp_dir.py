@@ -40,8 +40,9 @@ def add_mtp(source: CompositeSource, path: Path) -> None:
     if not numbers or numbers != list(range(first, first + len(numbers))):
         raise FormatError(
             f"the draft layers have the numbers {numbers}, the next of the model is {first}",
-            code="mtp.layers", path=path,
-        )  # fmt: skip
+            code="mtp.layers",
+            path=path,
+        )
     architecture = source.get(ARCHITECTURE)
     source.set_count(f"{architecture}.block_count", first + len(numbers))
     source.set_count(f"{architecture}.nextn_predict_layers", len(numbers))
@@ -53,15 +54,17 @@ def _first_draft(source: CompositeSource, path: Path) -> int:
     if not is_count(layers):
         raise FormatError(
             "the GGUF does not say how many layers it has", code="mtp.layers", path=source.base.files[0].path
-        )  # fmt: skip
+        )
     drafts = draft_start(source.get)
     first = int(layers) if drafts is None else drafts
     own = [tensor.name for tensor in source.base.tensors if (layer_of(tensor.name) or 0) >= first > 0]
     if own:
         raise FormatError(
-            f"the GGUF has draft layers of its own, for instance {own[0]!r}", code="mtp.layers", path=path,
+            f"the GGUF has draft layers of its own, for instance {own[0]!r}",
+            code="mtp.layers",
+            path=path,
             hint="convert without --mtp-dir",
-        )  # fmt: skip
+        )
     return first
 
 
@@ -71,9 +74,11 @@ def _gguf_in(path: Path) -> Path:
     found = sorted(path.glob("mtp-*.gguf"))
     if len(found) != 1:
         raise PathError(
-            f"the directory has no {TABLE} and {len(found)} files mtp-*.gguf", code="io.not_found", path=path,
+            f"the directory has no {TABLE} and {len(found)} files mtp-*.gguf",
+            code="io.not_found",
+            path=path,
             hint="--mtp-dir names a directory of draft layers, or an mtp-*.gguf",
-        )  # fmt: skip
+        )
     return found[0]
 
 
@@ -89,8 +94,10 @@ def _add_gguf(source: CompositeSource, path: Path, first: int) -> None:
         if layer is None or layer < first:
             raise FormatError(
                 f"{tensor.name!r} belongs to no draft layer: the model's layers end with {first - 1}",
-                code="mtp.layers", path=path, field=tensor.name,
-            )  # fmt: skip
+                code="mtp.layers",
+                path=path,
+                field=tensor.name,
+            )
         source.put(tensor.name, tensor.ggml_type, tensor.dims, other.range_of(tensor), path, tensor.offset)
 
 
@@ -115,9 +122,25 @@ def _add_tensor(source: CompositeSource, row: IndexRow | PlainRow, dense: Source
         holds = row.src_bytes == 4 * elements
         line.check("bytes", holds=holds, message=f"{row.src_bytes} bytes for {elements} F32 values")
         plain = IndexRow(
-            line, row.name, 2, row.src_off, row.src_bytes, 0, row.src_bytes, row.dims, 0, 0, 0, 0, False, 0, 0, 0,
-            False, 0,
-        )  # fmt: skip
+            line,
+            row.name,
+            2,
+            row.src_off,
+            row.src_bytes,
+            0,
+            row.src_bytes,
+            row.dims,
+            0,
+            0,
+            0,
+            0,
+            False,
+            0,
+            0,
+            0,
+            False,
+            0,
+        )
         ggml_type, held, _ = dense_tensor(plain, dense)
         source.put(row.name, ggml_type, row.dims, held, dense.path, row.src_off)
         return
@@ -151,8 +174,9 @@ def _expert_dims(source: CompositeSource, folder: Path) -> dict[int, tuple[int, 
     if not all(is_count(value) and value for value in values):
         raise FormatError(
             f"the GGUF lacks one of {', '.join(keys)}, which shape the experts",
-            code="mtp.layers", path=folder / EXPERTS,
-        )  # fmt: skip
+            code="mtp.layers",
+            path=folder / EXPERTS,
+        )
     width, hidden, count = values
     return {
         ExpertRole.GATE: (width, hidden, count),
@@ -190,8 +214,10 @@ def _infer_types(
     if len(fitting) != 1:
         raise FormatError(
             f"nothing tells the types of the experts: {len(fitting)} of the model's own fit its {blobs.size} bytes",
-            code=CODE, path=blobs.path, hint=f"add a {EXPERT_TABLE}",
-        )  # fmt: skip
+            code=CODE,
+            path=blobs.path,
+            hint=f"add a {EXPERT_TABLE}",
+        )
     return fitting[0]
 
 

@@ -24,8 +24,12 @@ from .pack_index import CODE, ExpertRow, IndexRow, check_end, read_experts, read
 from .pack_tokenizer import read_assets
 
 INDEX, DENSE, EXPERTS, EXPERT_TABLE, TOKENIZER = (
-    "index.txt", "dense.bin", "experts.bin", "native_experts.txt", "tokenizer"
-)  # fmt: skip
+    "index.txt",
+    "dense.bin",
+    "experts.bin",
+    "native_experts.txt",
+    "tokenizer",
+)
 _ROLES = {ExpertRole.GATE: "gate", ExpertRole.UP: "up", ExpertRole.DOWN: "down"}
 
 
@@ -60,9 +64,7 @@ def add_pack_dir(source: CompositeSource, folder: Path, *, external_experts: boo
     if _exists(folder / EXPERT_TABLE):
         _add_experts(source, folder, known, external_experts=external_experts)
     elif _exists(folder / EXPERTS):
-        raise FormatError(
-            f"there is no {EXPERT_TABLE}, which tells the types in it", code=CODE, path=folder / EXPERTS
-        )  # fmt: skip
+        raise FormatError(f"there is no {EXPERT_TABLE}, which tells the types in it", code=CODE, path=folder / EXPERTS)
     source.assets |= read_assets(source.open, folder / TOKENIZER)
 
 
@@ -111,14 +113,23 @@ def dense_tensor(row: IndexRow, dense: SourceFile) -> tuple[int, Range, DenseCol
         least = row.codes_bytes + scale * (row.scales_bytes + row.offset_bytes)
         line.check("dst_bytes", holds=row.dst_bytes >= least, message=f"{row.dst_bytes}, the planes take {least}")
         planes = CodePlanes(
-            row.dst_bytes, row.code_bits, row.code_bias, row.group_elems, row.codebook, row.codes_bytes,
-            row.scales_bytes, row.offset_bytes, row.scales_fp16,
-        )  # fmt: skip
+            row.dst_bytes,
+            row.code_bits,
+            row.code_bias,
+            row.group_elems,
+            row.codebook,
+            row.codes_bytes,
+            row.scales_bytes,
+            row.offset_bytes,
+            row.scales_fp16,
+        )
         return GgmlType.F32, whole, DenseColumns(DenseKind.VERBATIM, GgmlType.F32, row.act_kind, planes)
     narrow = {
-        DenseKind.BF16_TO_F32: GgmlType.BF16, DenseKind.BF16: GgmlType.BF16,
-        DenseKind.F16_TO_F32: GgmlType.F16, DenseKind.F16: GgmlType.F16,
-    }  # fmt: skip
+        DenseKind.BF16_TO_F32: GgmlType.BF16,
+        DenseKind.BF16: GgmlType.BF16,
+        DenseKind.F16_TO_F32: GgmlType.F16,
+        DenseKind.F16: GgmlType.F16,
+    }
     widened = row.kind in (DenseKind.BF16_TO_F32, DenseKind.F16_TO_F32)
     ggml_type = narrow.get(row.kind, GgmlType.F32)
     if row.kind == DenseKind.VERBATIM and row.src_bytes == 2 * elements:

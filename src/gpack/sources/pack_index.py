@@ -22,13 +22,28 @@ from .files import SourceFile
 CODE = "packdir.table"
 MAX_TABLE = 256 << 20  # bytes; a model has thousands of tensors
 INDEX_COLUMNS = (
-    "name", "file", "kind", "src_off", "src_bytes", "dst_off", "dst_bytes", "ne0", "ne1", "code_bits", "code_bias",
-    "group_elems", "codebook", "has_offset", "codes_bytes", "scales_bytes", "offset_bytes", "scales_fp16", "act_kind",
-)  # fmt: skip
+    "name",
+    "file",
+    "kind",
+    "src_off",
+    "src_bytes",
+    "dst_off",
+    "dst_bytes",
+    "ne0",
+    "ne1",
+    "code_bits",
+    "code_bias",
+    "group_elems",
+    "codebook",
+    "has_offset",
+    "codes_bytes",
+    "scales_bytes",
+    "offset_bytes",
+    "scales_fp16",
+    "act_kind",
+)
 _PLAIN_COLUMNS = ("name", "offset", "bytes", "shape")
-_EXPERT_COLUMNS = (
-    "layer", "gu_type", "d_type", "offset", "blob_bytes", "gate_off", "up_off", "down_off", "shard",
-)  # fmt: skip
+_EXPERT_COLUMNS = ("layer", "gu_type", "d_type", "offset", "blob_bytes", "gate_off", "up_off", "down_off", "shard")
 _OLD_COLUMNS = 18  # without act_kind, which version 3 added
 _SIGNED = {"code_bias"}
 _FLAGS = {"has_offset", "scales_fp16"}
@@ -192,9 +207,13 @@ def _index_row(line: Line) -> IndexRow:
     line.check("ne0", holds=ne0 >= 1, message="a row has at least one element")
     line.check("ne1", holds=ne1 >= 1 and ne0 * ne1 <= MAX_NUMBER, message=f"{ne1} rows of {ne0} elements")
     row = IndexRow(
-        line, line.text("name"), dims=(ne0, ne1), has_offset=bool(values.pop("has_offset")),
-        scales_fp16=bool(values.pop("scales_fp16")), **values,
-    )  # fmt: skip
+        line,
+        line.text("name"),
+        dims=(ne0, ne1),
+        has_offset=bool(values.pop("has_offset")),
+        scales_fp16=bool(values.pop("scales_fp16")),
+        **values,
+    )
     line.check("kind", holds=row.kind <= 5, message=f"kind {row.kind} is not known")
     line.check("src_bytes", holds=row.src_bytes > 0 or row.skipped, message="no bytes, and code_bits is not 8")
     if row.code_bits and not row.skipped:
@@ -347,9 +366,12 @@ def check_end(file: SourceFile, rows: Sequence[IndexRow] | Sequence[PlainRow]) -
     if left < ARENA_ALIGNMENT and not any(file.read_at(end, left)):
         return
     raise FormatError(
-        f"the last {left} bytes of the file belong to no tensor", code=CODE, path=file.path, offset=end,
+        f"the last {left} bytes of the file belong to no tensor",
+        code=CODE,
+        path=file.path,
+        offset=end,
         hint="the table is of another file, or was cut off",
-    )  # fmt: skip
+    )
 
 
 def _check_summary(line: Line, rows: Sequence[IndexRow]) -> None:

@@ -40,14 +40,18 @@ def read_assets(open_file: Callable[[Path], SourceFile], folder: Path) -> dict[s
             continue
         if not is_file_name(path.name):
             raise PathError(
-                f"a pack cannot keep a file of the name {shorten(path.name)}", code="io.not_a_file", path=folder,
+                f"a pack cannot keep a file of the name {shorten(path.name)}",
+                code="io.not_a_file",
+                path=folder,
                 hint="rename or remove it",
-            )  # fmt: skip
+            )
         if path.is_dir():
             raise PathError(
-                "this is a directory, and tokenizer files are kept", code="io.not_a_file", path=path,
+                "this is a directory, and tokenizer files are kept",
+                code="io.not_a_file",
+                path=path,
                 hint="remove it, or hide it with a leading dot",
-            )  # fmt: skip
+            )
         file = open_file(path)
         total += file.size
         if total > MAX_ASSETS:

@@ -67,20 +67,25 @@ def read_header(file: SourceFile) -> list[StoredTensor]:
     if file.size < head_size:
         raise BoundsError(
             f"the file has {file.size} bytes, the length of a header alone takes {head_size}",
-            code="safetensors.header_length", path=file.path,
-        )  # fmt: skip
+            code="safetensors.header_length",
+            path=file.path,
+        )
     length = SafetensorsHead.decode(file.read_at(0, head_size)).header_length
     if length > file.size - head_size:
         raise BoundsError(
             f"the header shall have {length} bytes, but only {file.size - head_size} follow",
-            code="safetensors.header_length", path=file.path, offset=0,
+            code="safetensors.header_length",
+            path=file.path,
+            offset=0,
             hint="the file is no safetensors file, is damaged, or its download was cut off",
-        )  # fmt: skip
+        )
     if length > SAFETENSORS_MAX_HEADER:
         raise BoundsError(
             f"the header shall have {length} bytes, the format allows {SAFETENSORS_MAX_HEADER}",
-            code="safetensors.header_length", path=file.path, offset=0,
-        )  # fmt: skip
+            code="safetensors.header_length",
+            path=file.path,
+            offset=0,
+        )
     entries = _parse(file, file.read_at(head_size, length))
     start = head_size + length
     tensors = [_tensor(file, name, entry, start) for name, entry in entries.items()]
@@ -101,9 +106,11 @@ def _parse(file: SourceFile, data: bytes) -> dict[str, Any]:
         doubled = "stands twice" in str(error)
         raise FormatError(
             f"the header is no JSON object of its kind: {error}",
-            code="safetensors.tensor_name" if doubled else "safetensors.json", path=file.path, section="header",
+            code="safetensors.tensor_name" if doubled else "safetensors.json",
+            path=file.path,
+            section="header",
             offset=SafetensorsHead.SIZE,
-        ) from error  # fmt: skip
+        ) from error
     metadata = entries.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise FormatError(
@@ -123,8 +130,11 @@ def _tensor(file: SourceFile, name: str, entry: Any, start: int) -> StoredTensor
     if ggml_type is None:
         raise UnsupportedError(
             f"the tensor {name!r} has the unknown type {shorten(entry['dtype'])}",
-            code="safetensors.dtype", path=file.path, section="header", field=name,
-        )  # fmt: skip
+            code="safetensors.dtype",
+            path=file.path,
+            section="header",
+            field=name,
+        )
     shape = entry["shape"]
     if not isinstance(shape, list):
         fault("safetensors.shape", f"the shape is {shorten(shape)}, no list of sizes")
@@ -142,9 +152,12 @@ def _tensor(file: SourceFile, name: str, entry: Any, start: int) -> StoredTensor
     if end > file.size - start:
         raise BoundsError(
             f"the data ends at {end}, but only {file.size - start} bytes follow the header",
-            code="safetensors.bounds", path=file.path, section="header", field=name,
+            code="safetensors.bounds",
+            path=file.path,
+            section="header",
+            field=name,
             hint="the file is damaged or its download was cut off",
-        )  # fmt: skip
+        )
     size = _check_size(file, name, ggml_type, shape, end - begin)
     return StoredTensor(name, ggml_type, tuple(shape), file, start + begin, size)
 
@@ -162,13 +175,19 @@ def _check_size(file: SourceFile, name: str, ggml_type: int, shape: list[int], s
         took = f"{size} bytes and a part of one" if rest else f"{size} bytes"
         raise FormatError(
             f"{kind} {_shorten_shape(shape)} takes {took}, data_offsets span {span}",
-            code="safetensors.size", path=file.path, section="header", field=name,
-        )  # fmt: skip
+            code="safetensors.size",
+            path=file.path,
+            section="header",
+            field=name,
+        )
     if size and shape and shape[-1] % block:
         raise UnsupportedError(
             f"a row of {shape[-1]} values of {kind} does not end with a byte, and a pack holds whole rows",
-            code="safetensors.dtype", path=file.path, section="header", field=name,
-        )  # fmt: skip
+            code="safetensors.dtype",
+            path=file.path,
+            section="header",
+            field=name,
+        )
     return size
 
 
@@ -190,8 +209,10 @@ def check_name(name: str, file: SourceFile) -> None:
     if not 0 < size <= MAX_NAME_BYTES or "\0" in name:
         raise FormatError(
             f"the tensor name {shorten(name)} is empty, too long, or no text",
-            code="safetensors.tensor_name", path=file.path, section="header",
-        )  # fmt: skip
+            code="safetensors.tensor_name",
+            path=file.path,
+            section="header",
+        )
 
 
 def _type_number(name: Any) -> int | None:
@@ -210,18 +231,29 @@ def _check_places(file: SourceFile, tensors: Iterable[StoredTensor], start: int)
         if after.begin < end:
             raise BoundsError(
                 f"it begins at {after.begin - start}, inside {before.name!r}, which ends at {end - start}",
-                code="safetensors.overlap", path=file.path, section="header", field=after.name, offset=after.begin,
-            )  # fmt: skip
+                code="safetensors.overlap",
+                path=file.path,
+                section="header",
+                field=after.name,
+                offset=after.begin,
+            )
     end = start
     for tensor in placed:
         if tensor.begin > end:
             raise BoundsError(
                 f"the {tensor.begin - end} bytes before it belong to no tensor",
-                code="safetensors.hole", path=file.path, section="header", field=tensor.name, offset=end,
-            )  # fmt: skip
+                code="safetensors.hole",
+                path=file.path,
+                section="header",
+                field=tensor.name,
+                offset=end,
+            )
         end = tensor.begin + tensor.byte_size
     if end != file.size:
         raise BoundsError(
             f"the last {file.size - end} bytes of the file belong to no tensor",
-            code="safetensors.hole", path=file.path, section="header", offset=end,
-        )  # fmt: skip
+            code="safetensors.hole",
+            path=file.path,
+            section="header",
+            offset=end,
+        )

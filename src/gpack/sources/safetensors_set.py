@@ -99,10 +99,14 @@ class SafetensorsSet:
         others = sorted({entry.suffix for entry in folder.iterdir()} & {".bin", ".pt", ".pth", ".gguf"})
         raise FormatError(
             f"the folder has no {SINGLE} and no {INDEX}; of safetensors files it has {_names(found) or 'none'}",
-            code="convert.source", path=folder,
-            hint="give the file that is meant" if found or ".gguf" in others
-            else "files of pickled tensors are not read: they are programs" if others else None,
-        )  # fmt: skip
+            code="convert.source",
+            path=folder,
+            hint="give the file that is meant"
+            if found or ".gguf" in others
+            else "files of pickled tensors are not read: they are programs"
+            if others
+            else None,
+        )
 
     def _read_index(self, path: Path) -> tuple[list[str], dict[str, str]]:
         file = SourceFile(path)
@@ -122,8 +126,10 @@ class SafetensorsSet:
             raise fault(f"it is {shorten(mapped)}, no object of tensor names and file names")
         for tensor, name in mapped.items():
             if not isinstance(name, str) or not is_file_name(name):
-                raise fault(f"the tensor {shorten(tensor)} lies in {shorten(name)}, no plain file name",
-                            "safetensors.index_path")  # fmt: skip
+                raise fault(
+                    f"the tensor {shorten(tensor)} lies in {shorten(name)}, no plain file name",
+                    "safetensors.index_path",
+                )
         names = sorted(set(mapped.values()))
         if len(names) > MAX_SHARDS:
             raise fault(f"it names {len(names)} files")
@@ -145,8 +151,10 @@ class SafetensorsSet:
         if missing:
             raise FormatError(
                 f"{len(missing)} of {len(missing) + len(opened)} shards are missing: {_names(missing)}",
-                code="safetensors.shards", path=self.folder, hint="get the missing files",
-            )  # fmt: skip
+                code="safetensors.shards",
+                path=self.folder,
+                hint="get the missing files",
+            )
         return opened
 
 
@@ -160,22 +168,28 @@ def _collect(
             if tensor.name in found:
                 raise FormatError(
                     f"{found[tensor.name].file.path.name} holds this tensor too",
-                    code="safetensors.tensor_name", path=file.path, field=tensor.name,
-                )  # fmt: skip
+                    code="safetensors.tensor_name",
+                    path=file.path,
+                    field=tensor.name,
+                )
             said = name if mapped is None else mapped.get(tensor.name)
             if said != name:
                 where = "names it nowhere" if said is None else f"says that it is in {said}"
                 raise FormatError(
                     f"the shard holds the tensor, but the index {where}",
-                    code="safetensors.index", path=file.path, field=tensor.name,
-                )  # fmt: skip
+                    code="safetensors.index",
+                    path=file.path,
+                    field=tensor.name,
+                )
             found[tensor.name] = tensor
     absent = [] if mapped is None else sorted(set(mapped) - set(found))
     if absent:
         raise FormatError(
             f"the index names what no shard holds: {_names(absent)}",
-            code="safetensors.index", path=files[0].path, field="weight_map",
-        )  # fmt: skip
+            code="safetensors.index",
+            path=files[0].path,
+            field="weight_map",
+        )
     if not found:
         raise FormatError("the model has no tensors", code="convert.source", path=files[-1].path)
     return list(found.values())

@@ -38,10 +38,19 @@ __all__ = ["ROLES", "ChatLimits", "ChatTemplate", "Prompt", "encode_chat", "spec
 # Roles as templates know them. Any other role is a user's text like any other.
 ROLES = frozenset(
     (
-        "system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "observation",
-        "environment", "tool_response",
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "function",
+        "ipython",
+        "model",
+        "observation",
+        "environment",
+        "tool_response",
     )
-)  # fmt: skip
+)
 _MAX_INPUT = 1 << 28
 _MAX_DEPTH = 48  # of messages, tools and other input
 

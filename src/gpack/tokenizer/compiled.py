@@ -50,10 +50,15 @@ class CompiledBpe:
             widths[byte] = len(encoded)
         self._spelling = (spelled, widths, blob, offsets, order)
         self._memory = (
-            np.zeros(_SLOTS, np.int32), np.zeros(_ENTRIES, np.uint64), np.zeros(_ENTRIES, np.int32),
-            np.zeros(_ENTRIES, np.int32), np.zeros(_ENTRIES, np.int32), np.zeros(_ENTRIES, np.int32),
-            np.zeros(_POOL, np.uint8), np.zeros(_POOL, np.int32),
-        )  # fmt: skip
+            np.zeros(_SLOTS, np.int32),
+            np.zeros(_ENTRIES, np.uint64),
+            np.zeros(_ENTRIES, np.int32),
+            np.zeros(_ENTRIES, np.int32),
+            np.zeros(_ENTRIES, np.int32),
+            np.zeros(_ENTRIES, np.int32),
+            np.zeros(_POOL, np.uint8),
+            np.zeros(_POOL, np.int32),
+        )
         self._counters = np.zeros(3, np.int64)
         classes = table()
         self._unicode = (np.frombuffer(classes.index, np.uint16), np.frombuffer(classes.blocks, np.uint8))
@@ -74,9 +79,16 @@ class CompiledBpe:
         out = np.empty(len(data), np.int32)
         with self._lock:
             count = kernels.encode(
-                np.frombuffer(data, np.uint8), self._unicode, self._rules, self._vocabulary, self._spelling,
-                self._memory, self._counters, self._ignore_merges, out,
-            )  # fmt: skip
+                np.frombuffer(data, np.uint8),
+                self._unicode,
+                self._rules,
+                self._vocabulary,
+                self._spelling,
+                self._memory,
+                self._counters,
+                self._ignore_merges,
+                out,
+            )
         ids: list[int] = out[:count].tolist()
         return ids
 
@@ -99,9 +111,14 @@ def _early(view: GbtView) -> npt.NDArray[np.uint8]:
 
 
 def _check(
-    view: GbtView, keys: npt.NDArray[np.uint64], ranks: npt.NDArray[np.uint32], results: Ids, byte_ids: Ids,
-    offsets: npt.NDArray[np.uint32], order: npt.NDArray[np.uint32],
-) -> None:  # fmt: skip
+    view: GbtView,
+    keys: npt.NDArray[np.uint64],
+    ranks: npt.NDArray[np.uint32],
+    results: Ids,
+    byte_ids: Ids,
+    offsets: npt.NDArray[np.uint32],
+    order: npt.NDArray[np.uint32],
+) -> None:
     size = len(view)
     used = ranks[keys != np.uint64(0xFFFFFFFFFFFFFFFF)]
     faults = (

@@ -23,9 +23,18 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 _SOURCES = fingerprint("kernels", "jitting", "split")
 
 for _function in (
-    split.contraction, split.spaces, split.match_gpt2, split.match_words, split.cased_word, split.match_cased,
-    split.match_deepseek3, split.belongs, split.match_run, split.match, split.apply,
-):  # fmt: skip
+    split.contraction,
+    split.spaces,
+    split.match_gpt2,
+    split.match_words,
+    split.cased_word,
+    split.match_cased,
+    split.match_deepseek3,
+    split.belongs,
+    split.match_run,
+    split.match,
+    split.apply,
+):
     register_jitable(_function)
 
 
@@ -91,9 +100,11 @@ def _decode(data: Any, index: Any, blocks: Any, points: Any, classes: Any, place
             i += 3
         else:
             point = (
-                (byte & 0x07) << 18 | (np.int32(data[i + 1]) & 0x3F) << 12
-                | (np.int32(data[i + 2]) & 0x3F) << 6 | (np.int32(data[i + 3]) & 0x3F)
-            )  # fmt: skip
+                (byte & 0x07) << 18
+                | (np.int32(data[i + 1]) & 0x3F) << 12
+                | (np.int32(data[i + 2]) & 0x3F) << 6
+                | (np.int32(data[i + 3]) & 0x3F)
+            )
             i += 4
         points[count] = point
         classes[count] = blocks[np.int64(index[point >> 7]) << 7 | (point & 127)]
@@ -262,9 +273,16 @@ def _find(data: Any, start: Any, end: Any, spelled: Any, widths: Any, blob: Any,
 
 @_compile
 def encode(
-    data: Any, unicode_tables: Any, rules: Any, vocabulary: Any, spelling: Any, memory: Any, counters: Any,
-    ignore_merges: Any, out: Any,
-) -> Any:  # fmt: skip
+    data: Any,
+    unicode_tables: Any,
+    rules: Any,
+    vocabulary: Any,
+    spelling: Any,
+    memory: Any,
+    counters: Any,
+    ignore_merges: Any,
+    out: Any,
+) -> Any:
     """Ids of valid UTF-8; returns their number."""
     index, blocks = unicode_tables
     byte_tokens, byte_pairs, results, keys, ranks, heads, tails, early = vocabulary
@@ -349,9 +367,10 @@ def encode(
         if length <= _CACHED_LENGTH:
             number = made - first
             if (
-                counters[0] == len(hashes) or counters[1] + length > len(byte_pool)
+                counters[0] == len(hashes)
+                or counters[1] + length > len(byte_pool)
                 or counters[2] + number > len(id_pool)
-            ):  # fmt: skip
+            ):
                 slots[:] = 0
                 counters[:] = 0
                 slot = (code * np.uint64(_MULTIPLIER)) >> np.uint64(32) & mask

@@ -25,26 +25,52 @@ RULES: dict[str, tuple[int, ...]] = {
     "smollm": _SMOLLM,
     "starcoder": _SMOLLM,
     "deepseek-llm": (
-        split.NEWLINE, split.LISTED_WORD, split.LISTED_SIGNS, split.LAST_SPACES, split.IDEOGRAPHS, split.DIGIT,
+        split.NEWLINE,
+        split.LISTED_WORD,
+        split.LISTED_SIGNS,
+        split.LAST_SPACES,
+        split.IDEOGRAPHS,
+        split.DIGIT,
     ),
     "deepseek-coder": (split.NEWLINE, split.WORD, split.SIGNS, split.IDEOGRAPHS, split.DIGIT),
     "deepseek-v3": (split.THREE_DIGITS, split.KANA, split.DEEPSEEK3),
     "gpt-4o": (split.GPT4O,),
     "falcon": (split.FALCON_SIGNS, split.GPT2, split.ASCII_THOUSAND),
     "tekken": (split.TEKKEN,),
-}  # fmt: skip
+}
 
 # Other names of the same rules; what a name decides beside the rules is below.
 ALIASES = {
-    "llama3": "llama-bpe", "llama-v3": "llama-bpe", "falcon3": "llama-bpe", "falcon-h1": "llama-bpe",
-    "pixtral": "llama-bpe", "midm-2.0": "llama-bpe", "lfm2": "llama-bpe", "dbrx": "llama-bpe", "smaug-bpe": "llama-bpe",
-    "glm4": "llama-bpe", "chatglm-bpe": "llama-bpe",
-    "deepseek-r1-qwen": "qwen2", "stablelm2": "qwen2", "hunyuan": "qwen2", "megrez": "qwen2",
-    "phi-2": "gpt-2", "mpt": "gpt-2", "olmo": "gpt-2", "gigachat": "gpt-2", "modern-bert": "gpt-2", "trillion": "gpt-2",
-    "refact": "smollm", "command-r": "smollm", "codeshell": "smollm", "exaone": "smollm", "minerva-7b": "smollm",
-    "llama4": "gpt-4o", "minimax-m2": "gpt-4o",
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "falcon3": "llama-bpe",
+    "falcon-h1": "llama-bpe",
+    "pixtral": "llama-bpe",
+    "midm-2.0": "llama-bpe",
+    "lfm2": "llama-bpe",
+    "dbrx": "llama-bpe",
+    "smaug-bpe": "llama-bpe",
+    "glm4": "llama-bpe",
+    "chatglm-bpe": "llama-bpe",
+    "deepseek-r1-qwen": "qwen2",
+    "stablelm2": "qwen2",
+    "hunyuan": "qwen2",
+    "megrez": "qwen2",
+    "phi-2": "gpt-2",
+    "mpt": "gpt-2",
+    "olmo": "gpt-2",
+    "gigachat": "gpt-2",
+    "modern-bert": "gpt-2",
+    "trillion": "gpt-2",
+    "refact": "smollm",
+    "command-r": "smollm",
+    "codeshell": "smollm",
+    "exaone": "smollm",
+    "minerva-7b": "smollm",
+    "llama4": "gpt-4o",
+    "minimax-m2": "gpt-4o",
     "hunyuan-dense": "deepseek-v3",
-}  # fmt: skip
+}
 
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
 # Names whose vocabularies take a piece that is a token whole, whatever the merges say.
@@ -52,10 +78,25 @@ IGNORE_MERGES = frozenset({*_LLAMA3, "glm4", "tekken"})
 # Names whose models want their first token in front, where the metadata does not say.
 ADD_BOS = frozenset({*_LLAMA3, "tekken"})
 # Names whose text llama.cpp prints as it is; of others it drops the space before some signs.
-KEEP_SPACES = frozenset({
-    "deepseek-llm", "deepseek-coder", "deepseek-v3", "qwen2", "deepseek-r1-qwen", "hunyuan", "qwen35", "command-r",
-    "tekken", "smollm", "gpt-4o", "llama4", "hunyuan-dense", "minimax-m2", "trillion",
-})  # fmt: skip
+KEEP_SPACES = frozenset(
+    {
+        "deepseek-llm",
+        "deepseek-coder",
+        "deepseek-v3",
+        "qwen2",
+        "deepseek-r1-qwen",
+        "hunyuan",
+        "qwen35",
+        "command-r",
+        "tekken",
+        "smollm",
+        "gpt-4o",
+        "llama4",
+        "hunyuan-dense",
+        "minimax-m2",
+        "trillion",
+    }
+)
 
 
 def rules_of(name: str) -> tuple[int, ...]:
@@ -68,9 +109,10 @@ def rules_of(name: str) -> tuple[int, ...]:
     if rules is None:
         known = ", ".join(sorted({*RULES, *ALIASES}))
         raise UnsupportedError(
-            f"the pre-tokeniser {name!r} is not known; known are {known}", code="tokenizer.pre",
+            f"the pre-tokeniser {name!r} is not known; known are {known}",
+            code="tokenizer.pre",
             field="tokenizer.ggml.pre",
-        )  # fmt: skip
+        )
     return rules
 
 

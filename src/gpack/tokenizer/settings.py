@@ -25,10 +25,18 @@ MODELS = (BYTE_LEVEL, SENTENCE_PIECE)
 NONE = -1
 
 _SCALARS = {
-    MetadataType.UINT8: "<B", MetadataType.INT8: "<b", MetadataType.UINT16: "<H", MetadataType.INT16: "<h",
-    MetadataType.UINT32: "<I", MetadataType.INT32: "<i", MetadataType.FLOAT32: "<f", MetadataType.BOOL: "<?",
-    MetadataType.UINT64: "<Q", MetadataType.INT64: "<q", MetadataType.FLOAT64: "<d",
-}  # fmt: skip
+    MetadataType.UINT8: "<B",
+    MetadataType.INT8: "<b",
+    MetadataType.UINT16: "<H",
+    MetadataType.INT16: "<h",
+    MetadataType.UINT32: "<I",
+    MetadataType.INT32: "<i",
+    MetadataType.FLOAT32: "<f",
+    MetadataType.BOOL: "<?",
+    MetadataType.UINT64: "<Q",
+    MetadataType.INT64: "<q",
+    MetadataType.FLOAT64: "<d",
+}
 
 
 class Settings:
@@ -49,9 +57,21 @@ class Settings:
     """
 
     __slots__ = (
-        "add_bos", "add_eos", "add_space_prefix", "bos_id", "clean_spaces", "eos_id", "exact_types", "ignore_merges",
-        "model", "nfc", "pre", "rules", "unknown_id", "user_defined",
-    )  # fmt: skip
+        "add_bos",
+        "add_eos",
+        "add_space_prefix",
+        "bos_id",
+        "clean_spaces",
+        "eos_id",
+        "exact_types",
+        "ignore_merges",
+        "model",
+        "nfc",
+        "pre",
+        "rules",
+        "unknown_id",
+        "user_defined",
+    )
 
     def __init__(self, lookup: Lookup, vocab_size: int) -> None:
         """Reads the settings.
@@ -67,8 +87,10 @@ class Settings:
         if self.model not in MODELS:
             raise UnsupportedError(
                 f"tokenisers of the model {self.model!r} are not supported; those of {' and '.join(MODELS)} are",
-                code="tokenizer.model", section="metadata", field=f"{PREFIX}model",
-            )  # fmt: skip
+                code="tokenizer.model",
+                section="metadata",
+                field=f"{PREFIX}model",
+            )
         byte_level = self.model == BYTE_LEVEL
         self.pre = _typed(lookup, f"{PREFIX}pre", str, "") or pretokenizers.DEFAULT
         self.rules = pretokenizers.rules_of(self.pre) if byte_level else ()
@@ -85,9 +107,11 @@ class Settings:
         normalizer = _typed(lookup, NORMALIZER, str, "none")
         if normalizer not in ("none", "nfc"):
             raise UnsupportedError(
-                f"the normaliser {normalizer!r} is not known", code="tokenizer.setting", section="metadata",
+                f"the normaliser {normalizer!r} is not known",
+                code="tokenizer.setting",
+                section="metadata",
                 field=NORMALIZER,
-            )  # fmt: skip
+            )
         self.nfc = normalizer == "nfc"
         self.exact_types = _typed(lookup, EXACT_TYPES, bool, False)
         self.user_defined = _ids(_typed(lookup, USER_DEFINED_IDS, str, ""), vocab_size)
@@ -99,9 +123,11 @@ def _ids(text: str, vocab_size: int) -> frozenset[int]:
     found = frozenset(int(part) for part in parts if len(part) <= 10 and part.isascii() and part.isdigit())
     if len(found) != len(parts) or any(token_id >= vocab_size for token_id in found):
         raise FormatError(
-            f"it is no list of different ids of {vocab_size} tokens", code="tokenizer.setting", section="metadata",
+            f"it is no list of different ids of {vocab_size} tokens",
+            code="tokenizer.setting",
+            section="metadata",
             field=USER_DEFINED_IDS,
-        )  # fmt: skip
+        )
     return found
 
 

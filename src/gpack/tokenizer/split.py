@@ -22,9 +22,28 @@ LISTED = 0x10  # deepseek-llm's own list of letters
 
 # Rules; `pretokenizers` says which models use which, in which order.
 (
-    GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN, DEEPSEEK3, NEWLINE, LISTED_WORD, LISTED_SIGNS, LAST_SPACES, WORD, SIGNS,
-    IDEOGRAPHS, KANA, DIGIT, DIGITS, THREE_DIGITS, ASCII_THOUSAND, FALCON_SIGNS, DEFAULT_SIGNS,
-) = range(21)  # fmt: skip
+    GPT2,
+    LLAMA3,
+    QWEN2,
+    QWEN35,
+    GPT4O,
+    TEKKEN,
+    DEEPSEEK3,
+    NEWLINE,
+    LISTED_WORD,
+    LISTED_SIGNS,
+    LAST_SPACES,
+    WORD,
+    SIGNS,
+    IDEOGRAPHS,
+    KANA,
+    DIGIT,
+    DIGITS,
+    THREE_DIGITS,
+    ASCII_THOUSAND,
+    FALCON_SIGNS,
+    DEFAULT_SIGNS,
+) = range(21)
 
 
 def contraction(points: Any, i: int, end: int) -> int:
@@ -221,9 +240,13 @@ def belongs(rule: int, point: int, value: int) -> bool:
         return value & LISTED != 0
     if rule == LISTED_SIGNS:  # !-/ :-~ and their full-width forms, quotes, ideographic space and comma and stop
         return (
-            0x21 <= point <= 0x2F or 0x3A <= point <= 0x7E or 0xFF01 <= point <= 0xFF0F or 0xFF1A <= point <= 0xFF5E
-            or 0x2018 <= point <= 0x201F or 0x3000 <= point <= 0x3002
-        )  # fmt: skip
+            0x21 <= point <= 0x2F
+            or 0x3A <= point <= 0x7E
+            or 0xFF01 <= point <= 0xFF0F
+            or 0xFF1A <= point <= 0xFF5E
+            or 0x2018 <= point <= 0x201F
+            or 0x3000 <= point <= 0x3002
+        )
     if rule == IDEOGRAPHS:
         return 0x0800 <= point <= 0x9FA5 or 0xAC00 <= point <= 0xD7FF
     if rule == KANA:

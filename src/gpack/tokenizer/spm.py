@@ -317,9 +317,10 @@ class SpmEncoder:
             token_id = self._byte_id(byte)
             if token_id is None:
                 raise FormatError(
-                    f"the vocabulary has no token for the byte 0x{byte:02X}", code="tokenizer.no_byte",
+                    f"the vocabulary has no token for the byte 0x{byte:02X}",
+                    code="tokenizer.no_byte",
                     section="TokenizerBin",
-                )  # fmt: skip
+                )
             ids.append(token_id)
         return ids
 

@@ -40,9 +40,15 @@ class CompiledSpm:
         slots = _slots(len(ids))
         keys, results = np.empty(len(blob), np.uint64), np.empty(len(blob), np.int32)
         count = spm_kernels.find_pairs(
-            blob, offsets, ids, self._characters, np.full(slots, -1, np.int32), np.zeros(slots, np.uint64),
-            keys, results,
-        )  # fmt: skip
+            blob,
+            offsets,
+            ids,
+            self._characters,
+            np.full(slots, -1, np.int32),
+            np.zeros(slots, np.uint64),
+            keys,
+            results,
+        )
         slots = _slots(count)
         pair_keys, pair_results = np.zeros(slots, np.uint64), np.full(slots, -1, np.int32)
         early, first_use = np.zeros(len(levels), np.uint8), np.full(symbols, len(levels), np.int32)

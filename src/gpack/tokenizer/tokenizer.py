@@ -262,9 +262,11 @@ class Tokenizer:
                 raise FormatError("there are no scores", code="tokenizer.scores", section="metadata", field=_SCORES)
             settings = self.settings
             self._spm = SpmEncoder(
-                TokenizerTable(self._data), scores, add_space_prefix=settings.add_space_prefix,
+                TokenizerTable(self._data),
+                scores,
+                add_space_prefix=settings.add_space_prefix,
                 unknown_id=None if settings.unknown_id == NONE else settings.unknown_id,
-            )  # fmt: skip
+            )
         return self._spm
 
     def forget(self) -> None:

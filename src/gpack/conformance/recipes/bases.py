@@ -169,10 +169,14 @@ def outside(pack: Parts, files: dict[str, bytes]) -> Parts:
     shards, said, heap = [], [], b""
     for name, data in files.items():
         shard = ExpertShardRowV1(
-            name_offset=len(heap), name_length=len(name), file_size=len(data), header_size=SHARD_HEADER,
-            header_sha256=sha256(data[:SHARD_HEADER]).digest(), sha256=sha256(data).digest(),
+            name_offset=len(heap),
+            name_length=len(name),
+            file_size=len(data),
+            header_size=SHARD_HEADER,
+            header_sha256=sha256(data[:SHARD_HEADER]).digest(),
+            sha256=sha256(data).digest(),
             flags=ShardFlags.HAS_SHA256,
-        )  # fmt: skip
+        )
         heap += name.encode()
         shards.append(shard.encode())
         digests = {"header_sha256": shard.header_sha256.hex(), "sha256": shard.sha256.hex()}

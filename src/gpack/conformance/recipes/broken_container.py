@@ -12,21 +12,7 @@ from ...generated import structs as s
 from ...generated.constants import CACHE_LINE, PAGE, SECTION_NAMES
 from ..parts import MANIFEST, Parts
 from .bases import everything, external, plain, small, vocabulary
-from .case import (
-    ARENA,
-    ASSETS,
-    BLOBS,
-    EMBED_BLOB,
-    HEAD_BLOB,
-    INDEX,
-    KV,
-    MTP,
-    PACK,
-    PLE_BLOB,
-    case,
-    steps,
-    u64,
-)  # fmt: skip
+from .case import ARENA, ASSETS, BLOBS, EMBED_BLOB, HEAD_BLOB, INDEX, KV, MTP, PACK, PLE_BLOB, case, steps, u64
 from .changes import (
     PRIVATE,
     bound_header,
@@ -43,7 +29,7 @@ from .changes import (
     replaced,
     toggled,
     without,
-)  # fmt: skip
+)
 
 
 def _unsorted(data: bytes) -> bytes:
@@ -65,14 +51,24 @@ case("header.total_file_size", "header", "total_file_size", final(lambda data: d
 case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(b"x")), placed=False)
 case("header.total_file_size", "header", "total_file_size", final(lambda data: data.pop()), placed=False)
 case("header.section_count", "header", "section_count", lambda p: p.remove(INDEX), base=plain, placed=False)
-case("header.section_count", "header", "section_count",
-     steps(*(private(b"", kind=PRIVATE + i, name=f"p{i}") for i in range(4094))),
-     base=plain, placed=False, published=False)  # fmt: skip
+case(
+    "header.section_count",
+    "header",
+    "section_count",
+    steps(*(private(b"", kind=PRIVATE + i, name=f"p{i}") for i in range(4094))),
+    base=plain,
+    placed=False,
+    published=False,
+)
 case(
     "header.section_table_offset", "header", "section_table_offset", lambda p: setattr(p, "table_gap", 32), placed=False
 )
-case("header.section_table_bounds", "header", "section_table_offset",
-     steps(header("section_table_offset", 1 << 30), footer("section_table_offset", 1 << 30)))  # fmt: skip
+case(
+    "header.section_table_bounds",
+    "header",
+    "section_table_offset",
+    steps(header("section_table_offset", 1 << 30), footer("section_table_offset", 1 << 30)),
+)
 case("header.manifest_bounds", "header", "manifest_offset", header("manifest_size", 1 << 30), placed=False)
 
 
@@ -96,13 +92,7 @@ def _other_manifest(pack: Parts) -> None:
 case("header.manifest", "header", "manifest_offset", _other_manifest)
 for bit in (1, 2, 3, 4, 5, 6, 7):
     case("header.flags_match", "header", "flags", toggled(bit))
-    case(
-        "header.flags_match",
-        "header",
-        "flags",
-        toggled(bit),
-        base=plain,
-    )
+    case("header.flags_match", "header", "flags", toggled(bit), base=plain)
 case("header.flags_match", "header", "flags", bound_header("flags", 1), base=external)
 
 # ---------------------------------------------------------------- footer
@@ -148,12 +138,21 @@ case(
     base=plain,
 )
 for text in (b"", b"a" * 24, b"caf\xc3\xa9", b"private\0x", b"a\tb", b"\x7f"):
-    case("section.name_encoding", "directory", "sections[2].name",
-         steps(private(), entry(PRIVATE, "name", text.ljust(24, b"\0"), late=text[:7] != b"private")),
-         base=plain)  # fmt: skip
+    case(
+        "section.name_encoding",
+        "directory",
+        "sections[2].name",
+        steps(private(), entry(PRIVATE, "name", text.ljust(24, b"\0"), late=text[:7] != b"private")),
+        base=plain,
+    )
 case("section.name", "directory", "sections[12].name", entry(ASSETS, "name", b"TokenizerFiles".ljust(24, b"\0")))
-case("section.kind_alignment", "directory", "sections[12].alignment",
-     lambda p: setattr(p.section(ASSETS).entry, "alignment", 4096), placed=False)  # fmt: skip
+case(
+    "section.kind_alignment",
+    "directory",
+    "sections[12].alignment",
+    lambda p: setattr(p.section(ASSETS).entry, "alignment", 4096),
+    placed=False,
+)
 case("section.duplicate", "directory", "sections[3].kind", steps(private(), private()), base=plain, placed=False)
 case("section.mandatory", "directory", "sections", lambda p: p.remove(INDEX), base=vocabulary, placed=False)
 case("section.mandatory", "directory", "sections", steps(private(), lambda p: p.remove(KV)), base=plain, placed=False)
@@ -200,8 +199,7 @@ case("section.gap_zero", "gap", "padding", flip(PACK, -1))
 case("section.gap_zero", "gap", "padding", flip("directory", -1), base=small)
 case("section.gap_zero", "gap", "padding", flip("footer", -1))
 for index, kind in enumerate(range(15)):
-    case("section.item_count", "directory", f"sections[{index}].item_count",
-         one_more_item(kind))  # fmt: skip
+    case("section.item_count", "directory", f"sections[{index}].item_count", one_more_item(kind))
 # Bytes that mean nothing to any other rule: tensor data, and the source's version.
 VERSION = s.MetadataKvHeaderV1.OFFSETS["source_version"]
 for kind, at in {
@@ -220,18 +218,40 @@ for kind, at in {
 
 case("manifest.sha256", "ManifestJson", "sha256", footer("manifest_sha256", bytes(32)), placed=False)
 for text in (
-    b"", b"[]", b"null", b"{", b'{"a":1,}', b"\xff", b"\xef\xbb\xbf{}", b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":1}x',
-    b'{"a":1,"a":1}', b'{"b":{"a":1,"a":1}}', b'{"a":' + b"[" * 17 + b"]" * 17 + b"}", b'{"a":' + b"[" * 99_999,
-    b'{"a":' + b"9" * 5000 + b"}", b'{"a":"\n"}', b"{'a':1}", b'{"a":01}',
-):  # fmt: skip
+    b"",
+    b"[]",
+    b"null",
+    b"{",
+    b'{"a":1,}',
+    b"\xff",
+    b"\xef\xbb\xbf{}",
+    b'{"a":NaN}',
+    b'{"a":-Infinity}',
+    b'{"a":1}x',
+    b'{"a":1,"a":1}',
+    b'{"b":{"a":1,"a":1}}',
+    b'{"a":' + b"[" * 17 + b"]" * 17 + b"}",
+    b'{"a":' + b"[" * 99_999,
+    b'{"a":' + b"9" * 5000 + b"}",
+    b'{"a":"\n"}',
+    b"{'a':1}",
+    b'{"a":01}',
+):
     case("manifest.json", "ManifestJson", "$", raw(instead(text)), published=len(text) < 10_000)
 for old, new in (
-    (b",", b", "), (b'"flags":', b'"flags": '), (b'"schema"', b'"\\u0073chema"'), (b"\n", b""),
-    (b"{", b'{"extensions":{"n":9007199254740992},'), (b"{", b'{"extensions":{"n":1e2},'),
-    (b"{", b'{"extensions":{"n":"\\ud800"},'), (b"{", b'{"extensions":{"a/b":"\\/"},'),
-    (b"{", b'{"extensions":{"n":"\\u000A"},'), (b"{", b'{"extensions":{"\xc3\xa9":1},'),
-    (b"{", b'{"extensions":{"n":-0},'), (b"{", b' {'),
-):  # fmt: skip
+    (b",", b", "),
+    (b'"flags":', b'"flags": '),
+    (b'"schema"', b'"\\u0073chema"'),
+    (b"\n", b""),
+    (b"{", b'{"extensions":{"n":9007199254740992},'),
+    (b"{", b'{"extensions":{"n":1e2},'),
+    (b"{", b'{"extensions":{"n":"\\ud800"},'),
+    (b"{", b'{"extensions":{"a/b":"\\/"},'),
+    (b"{", b'{"extensions":{"n":"\\u000A"},'),
+    (b"{", b'{"extensions":{"\xc3\xa9":1},'),
+    (b"{", b'{"extensions":{"n":-0},'),
+    (b"{", b" {"),
+):
     if new:
         case("manifest.canonical", "ManifestJson", "$", raw(replaced(old, new)))
 case("manifest.canonical", "ManifestJson", "$", raw(lambda data: data + b"\n"))
@@ -275,14 +295,27 @@ def _add_to(part: str, name: str, value: Any) -> Callable[[dict[str, Any]], None
 
 
 for part, name, value in (
-    ("model", "parameter_count", 1), ("model", "tensor_count", 1), ("model", "layer_count", 1),
-    ("model", "context_length", 1), ("model", "architecture", "other"), ("model", "tied_embeddings", True),
-    ("model", "bytes_by_type", {"F32": 1}), ("tokenizer", "vocab_size", 1), ("tokenizer", "merge_count", 1),
-    ("tokenizer", "eos_token_id", 1), ("tokenizer", "has_chat_template", False), ("tokenizer", "model", "llama"),
-    ("tokenizer", "pre", "gpt-4o"), ("experts", "mode", "external"), ("experts", "layer_count", 1),
-    ("experts", "blob_count", 1), ("experts", "bytes", 1), ("experts", "shards", [{
-        "name": "x", "size": 1, "header_sha256": "0" * 64}]), ("mtp", "tensor_count", 1), ("mtp", "bytes", 1),
-):  # fmt: skip
+    ("model", "parameter_count", 1),
+    ("model", "tensor_count", 1),
+    ("model", "layer_count", 1),
+    ("model", "context_length", 1),
+    ("model", "architecture", "other"),
+    ("model", "tied_embeddings", True),
+    ("model", "bytes_by_type", {"F32": 1}),
+    ("tokenizer", "vocab_size", 1),
+    ("tokenizer", "merge_count", 1),
+    ("tokenizer", "eos_token_id", 1),
+    ("tokenizer", "has_chat_template", False),
+    ("tokenizer", "model", "llama"),
+    ("tokenizer", "pre", "gpt-4o"),
+    ("experts", "mode", "external"),
+    ("experts", "layer_count", 1),
+    ("experts", "blob_count", 1),
+    ("experts", "bytes", 1),
+    ("experts", "shards", [{"name": "x", "size": 1, "header_sha256": "0" * 64}]),
+    ("mtp", "tensor_count", 1),
+    ("mtp", "bytes", 1),
+):
     case("manifest.summary", "ManifestJson", f"$.{part}.{name}", manifest(_add_to(part, name, value)), placed=False)
 for part in ("tokenizer", "experts", "mtp"):
     case("manifest.summary", "ManifestJson", f"$.{part}", manifest(without(part)), placed=False)
@@ -308,5 +341,11 @@ case(
     base=small,
     placed=False,
 )
-case("manifest.summary", "ManifestJson", "$.experts.shards",
-     manifest(lambda m: m["experts"]["shards"][1].update(sha256="0" * 64)), base=external, placed=False)  # fmt: skip
+case(
+    "manifest.summary",
+    "ManifestJson",
+    "$.experts.shards",
+    manifest(lambda m: m["experts"]["shards"][1].update(sha256="0" * 64)),
+    base=external,
+    placed=False,
+)

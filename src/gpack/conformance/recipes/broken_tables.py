@@ -10,23 +10,7 @@ from ...generated.rules import align_up
 from ...generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
 from ..parts import ROWS, Parts
 from .bases import everything, plain, small, vocabulary
-from .case import (
-    ASSETS,
-    DENSE,
-    EMBED_BLOB,
-    GBT,
-    INDEX,
-    KV,
-    LAYOUT,
-    MTP,
-    NATIVE,
-    PACK,
-    Change,
-    case,
-    steps,
-    u32,
-    u64,
-)  # fmt: skip
+from .case import ASSETS, DENSE, EMBED_BLOB, GBT, INDEX, KV, LAYOUT, MTP, NATIVE, PACK, Change, case, steps, u32, u64
 
 INDEXES = (KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS, MTP)
 
@@ -134,16 +118,21 @@ def odd_rows(kind: int) -> Change:
 
 for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS):
     case("index.header", section, "", cut(kind, 63), placed=False)
-case("index.header", "MtpBlob", "", lambda p: p.add(MTP, bytes(63), 1) and p.manifest.update(
-    mtp={"tensor_count": 0, "bytes": 0}), base=vocabulary, placed=False)  # fmt: skip
+case(
+    "index.header",
+    "MtpBlob",
+    "",
+    lambda p: p.add(MTP, bytes(63), 1) and p.manifest.update(mtp={"tensor_count": 0, "bytes": 0}),
+    base=vocabulary,
+    placed=False,
+)
 for kind, section in names(*INDEXES):
     case("index.magic", section, "magic", set_header(kind, magic=0))
     case("index.version", section, "version", set_header(kind, version=2))
     size = ROWS[kind].SIZE
     case("index.row_size", section, "row_size", set_header(kind, row_size=size - 8))
 for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT):
-    case("index.row_size", section, "row_size",
-         odd_rows(kind), placed=False)  # fmt: skip
+    case("index.row_size", section, "row_size", odd_rows(kind), placed=False)
 
 
 def archive_header(count: int, heap: int) -> TokenizerAssetsHeaderV1:
@@ -218,8 +207,7 @@ case(
     set_row(KV, "b.nostr", value_offset=0xFFFFFFFF),
 )
 case("index.heap_order", "MetadataKvBin", at_row(KV, "a.empty", "value_offset"), set_row(KV, "a.empty", value_offset=1))
-case("index.heap_order", "TensorIndexBin", "len_heap",
-     steps(append(INDEX, b"x"), add(INDEX, "len_heap", 1)))  # fmt: skip
+case("index.heap_order", "TensorIndexBin", "len_heap", steps(append(INDEX, b"x"), add(INDEX, "len_heap", 1)))
 
 
 def share(pack: Parts) -> None:
@@ -257,8 +245,12 @@ case(
     published=False,
 )
 for kind in (13, 0xFFFFFFFF):
-    case("metadata.type", "MetadataKvBin", at_row(KV, "a.u8", "value_type"),
-         set_row(KV, "a.u8", value_type=kind, element_type=kind))  # fmt: skip
+    case(
+        "metadata.type",
+        "MetadataKvBin",
+        at_row(KV, "a.u8", "value_type"),
+        set_row(KV, "a.u8", value_type=kind, element_type=kind),
+    )
 case(
     "metadata.type",
     "MetadataKvBin",
@@ -269,8 +261,13 @@ case(
 case("metadata.element_type", "MetadataKvBin", at_row(KV, "a.u8", "element_type"), set_row(KV, "a.u8", element_type=1))
 case("metadata.count", "MetadataKvBin", at_row(KV, "a.str", "count"), set_row(KV, "a.str", count=2))
 case("metadata.count", "MetadataKvBin", at_row(KV, "a.empty", "count"), set_row(KV, "a.empty", count=0))
-case("metadata.stub_bytes", "MetadataKvBin", at_row(KV, "tokenizer.chat_template", "value_length"),
-     edit_entry(KV, "tokenizer.chat_template", value=b"x"), placed=False)  # fmt: skip
+case(
+    "metadata.stub_bytes",
+    "MetadataKvBin",
+    at_row(KV, "tokenizer.chat_template", "value_length"),
+    edit_entry(KV, "tokenizer.chat_template", value=b"x"),
+    placed=False,
+)
 case(
     "metadata.size",
     "MetadataKvBin",
@@ -281,12 +278,19 @@ case(
 case("metadata.size", "MetadataKvBin", at_row(KV, "b.u8", "value_length"), set_row(KV, "b.u8", count=4), placed=False)
 STRING, ARRAY, BOOL = u32(8), u32(9), u32(7)
 for name, value in (
-    ("a.true", b"\2"), ("b.bool", b"\0\1\xff"), ("b.nostr", b"x"),
-    ("b.str", u64(0) * 3 + u64(1)), ("b.str", u64(0) * 3), ("b.str", u64(0) * 5), ("b.str", u64(1 << 63) * 4),
-    ("c.nested", u32(5) + u64(1) + b"abcd"), ("c.nested", (u32(5) + u64(1 << 62)) * 3),
-    ("c.nested", (u32(13) + u64(0)) * 3), ("c.deep", (BOOL + u64(1) + b"\2") * 2),
+    ("a.true", b"\2"),
+    ("b.bool", b"\0\1\xff"),
+    ("b.nostr", b"x"),
+    ("b.str", u64(0) * 3 + u64(1)),
+    ("b.str", u64(0) * 3),
+    ("b.str", u64(0) * 5),
+    ("b.str", u64(1 << 63) * 4),
+    ("c.nested", u32(5) + u64(1) + b"abcd"),
+    ("c.nested", (u32(5) + u64(1 << 62)) * 3),
+    ("c.nested", (u32(13) + u64(0)) * 3),
+    ("c.deep", (BOOL + u64(1) + b"\2") * 2),
     ("c.nested", (ARRAY + u64(1)) * 9 + u32(5) + u64(0) + (u32(5) + u64(0)) * 2),
-):  # fmt: skip
+):
     case(
         "metadata.value",
         "MetadataKvBin",
@@ -294,8 +298,12 @@ for name, value in (
         edit_entry(KV, name, value=value),
         placed=False,
     )
-case("metadata.position", "MetadataKvBin", "rows[1].position",
-     lambda p: p.set_row(KV, 1, position=p.rows(KV)[0].position))  # fmt: skip
+case(
+    "metadata.position",
+    "MetadataKvBin",
+    "rows[1].position",
+    lambda p: p.set_row(KV, 1, position=p.rows(KV)[0].position),
+)
 case("metadata.position", "MetadataKvBin", "rows[1].position", lambda p: p.set_row(KV, 1, position=1000))
 case("metadata.stub", "MetadataKvBin", at_row(KV, "b.nostr", "flags"), set_row(KV, "b.nostr", flags=1))
 case(
@@ -304,10 +312,21 @@ case(
     at_row(KV, "tokenizer.ggml.tokens", "count"),
     set_row(KV, "tokenizer.ggml.tokens", count=5),
 )
-case("metadata.stub", "MetadataKvBin", at_row(KV, "tokenizer.ggml.merges", "count"),
-     set_row(KV, "tokenizer.ggml.merges", element_type=9), placed=False)  # fmt: skip
-case("metadata.stub", "MetadataKvBin", at_row(KV, "tokenizer.ggml.tokens", "flags", vocabulary),
-     steps(lambda p: p.remove(GBT), lambda p: p.manifest.pop("tokenizer")), base=vocabulary, placed=False)  # fmt: skip
+case(
+    "metadata.stub",
+    "MetadataKvBin",
+    at_row(KV, "tokenizer.ggml.merges", "count"),
+    set_row(KV, "tokenizer.ggml.merges", element_type=9),
+    placed=False,
+)
+case(
+    "metadata.stub",
+    "MetadataKvBin",
+    at_row(KV, "tokenizer.ggml.tokens", "flags", vocabulary),
+    steps(lambda p: p.remove(GBT), lambda p: p.manifest.pop("tokenizer")),
+    base=vocabulary,
+    placed=False,
+)
 case("metadata.forbidden", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"gexec.sm"), placed=False)
 
 # ---------------------------------------------------------------- tokenizer
@@ -321,12 +340,19 @@ def gbt(part: str, at: int, data: bytes) -> Change:
 case("tokenizer.header", "TokenizerBin", "", cut(GBT, 63), placed=False)
 case("tokenizer.magic", "TokenizerBin", "magic", set_header(GBT, magic=0x32544247))
 case("tokenizer.layout", "TokenizerBin", "vocab_size", append(GBT, b"x"), placed=False)
-case("tokenizer.layout", "TokenizerBin", "vocab_size", set_header(GBT, vocab_size=0xFFFFFFFF),
-     base=everything)  # fmt: skip
-case("tokenizer.eos", "TokenizerBin", "eos_token_id",
-     steps(set_header(GBT, eos_token_id=-2), lambda p: p.manifest["tokenizer"].pop("eos_token_id")))  # fmt: skip
-case("tokenizer.eos", "TokenizerBin", "eos_token_id",
-     steps(set_header(GBT, eos_token_id=272), lambda p: p.manifest["tokenizer"].update(eos_token_id=272)))  # fmt: skip
+case("tokenizer.layout", "TokenizerBin", "vocab_size", set_header(GBT, vocab_size=0xFFFFFFFF), base=everything)
+case(
+    "tokenizer.eos",
+    "TokenizerBin",
+    "eos_token_id",
+    steps(set_header(GBT, eos_token_id=-2), lambda p: p.manifest["tokenizer"].pop("eos_token_id")),
+)
+case(
+    "tokenizer.eos",
+    "TokenizerBin",
+    "eos_token_id",
+    steps(set_header(GBT, eos_token_id=272), lambda p: p.manifest["tokenizer"].update(eos_token_id=272)),
+)
 case("tokenizer.offsets", "TokenizerBin", "offsets[0]", gbt("offsets", 0, u32(1)))
 case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 8, u32(0xFFFF)), base=small, placed=False)
 case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 12, u32(3)), base=small)
@@ -380,8 +406,7 @@ case("assets.name", "TokenizerAssets", "rows[0].name_length", archive([(b"a" * 2
 case("assets.placement", "TokenizerAssets", "rows[2].offset", set_row(ASSETS, 2, offset=0))
 case("assets.placement", "TokenizerAssets", "rows[0].offset", set_row(ASSETS, 0, byte_size=1 << 40), placed=False)
 case("assets.placement", "TokenizerAssets", "len_data", archive([(b"a", b"x")], extra=64), base=plain, placed=False)
-case("assets.placement", "TokenizerAssets", "padding",
-     lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data - 1, b"\1"))  # fmt: skip
+case("assets.placement", "TokenizerAssets", "padding", lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data - 1, b"\1"))
 case("assets.placement", "TokenizerAssets", "padding", lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data + 63, b"\1"))
 for path in (b"a/b", b"/a", b"..", b".", b"a\\b", b"C:a", b"a\n", b"a\x00", b"\x7f"):
     case("assets.path", "TokenizerAssets", "rows[0].name_offset", archive([(path, b"x")]), base=plain, placed=False)

@@ -8,21 +8,7 @@ from ...generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, Expert
 from ..parts import Parts
 from .bases import external, small, vocabulary
 from .broken_tables import add, append, at_row, cut, edit_entry, poke, set_header, set_row
-from .case import (
-    ARENA,
-    BLOBS,
-    DENSE,
-    HEAD_BLOB,
-    INDEX,
-    LAYOUT,
-    MTP,
-    NATIVE,
-    PACK,
-    PLE_BLOB,
-    Change,
-    case,
-    steps,
-)  # fmt: skip
+from .case import ARENA, BLOBS, DENSE, HEAD_BLOB, INDEX, LAYOUT, MTP, NATIVE, PACK, PLE_BLOB, Change, case, steps
 
 PLE, ROPE, CONV = "per_layer_token_embd.weight", "rope_freqs.weight", "blk.0.conv.weight"
 EMBED = "token_embd.weight"  # the last name
@@ -75,18 +61,36 @@ def moved(kind: int, name: str, amount: int) -> Change:
 
 FIRST = "blk.0.attn_k.weight"  # the first name of both tables
 for new in (b"", b"b" * 65536):
-    case("tensor.name", "TensorIndexBin", "rows[0].name_length",
-         steps(edit_entry(INDEX, FIRST, new=new), edit_entry(DENSE, FIRST, new=new)),
-         placed=False, published=not new)  # fmt: skip
+    case(
+        "tensor.name",
+        "TensorIndexBin",
+        "rows[0].name_length",
+        steps(edit_entry(INDEX, FIRST, new=new), edit_entry(DENSE, FIRST, new=new)),
+        placed=False,
+        published=not new,
+    )
 case("tensor.type", *tensor(PLE, "ggml_type", 43))
 case("tensor.type", *tensor(ROPE, "ggml_type", 0xFFFFFFFF))
 case("tensor.rank", *tensor(PLE, "n_dims", 9))
-case("tensor.dims", "TensorIndexBin", at_row(INDEX, PLE, "dims"),
-     steps(set_row(INDEX, PLE, dims=(64, 5, 2, 1, 1, 1, 1, 1)), totals(320)))  # fmt: skip
-case("tensor.byte_size", "TensorIndexBin", at_row(INDEX, PLE, "byte_size"),
-     steps(set_row(INDEX, PLE, byte_size=339), totals(octets=-1), by_type("Q8_0", -1)))  # fmt: skip
-case("tensor.byte_size", "TensorIndexBin", at_row(INDEX, PLE, "byte_size"),
-     steps(set_row(INDEX, PLE, dims=(63, 5, 1, 1, 1, 1, 1, 1)), totals(-5)), placed=False)  # fmt: skip
+case(
+    "tensor.dims",
+    "TensorIndexBin",
+    at_row(INDEX, PLE, "dims"),
+    steps(set_row(INDEX, PLE, dims=(64, 5, 2, 1, 1, 1, 1, 1)), totals(320)),
+)
+case(
+    "tensor.byte_size",
+    "TensorIndexBin",
+    at_row(INDEX, PLE, "byte_size"),
+    steps(set_row(INDEX, PLE, byte_size=339), totals(octets=-1), by_type("Q8_0", -1)),
+)
+case(
+    "tensor.byte_size",
+    "TensorIndexBin",
+    at_row(INDEX, PLE, "byte_size"),
+    steps(set_row(INDEX, PLE, dims=(63, 5, 1, 1, 1, 1, 1, 1)), totals(-5)),
+    placed=False,
+)
 case("tensor.home", *tensor(FIRST, "home", 2))
 case("tensor.home", *tensor(PLE, "home", 99))
 case("tensor.role", *tensor(ROPE, "role", 5))
@@ -101,22 +105,37 @@ case(
     lambda p: p.remove(HEAD_BLOB),
     placed=False,
 )
-case("tensor.home_rule", "TensorIndexBin", "",
-     steps(edit_entry(INDEX, "blk.2.ffn_gate_inp.weight", new=b"blk.3.ffn_gate_inp.weight"),
-           edit_entry(DENSE, "blk.2.ffn_gate_inp.weight", new=b"blk.3.ffn_gate_inp.weight")), placed=False)  # fmt: skip
+case(
+    "tensor.home_rule",
+    "TensorIndexBin",
+    "",
+    steps(
+        edit_entry(INDEX, "blk.2.ffn_gate_inp.weight", new=b"blk.3.ffn_gate_inp.weight"),
+        edit_entry(DENSE, "blk.2.ffn_gate_inp.weight", new=b"blk.3.ffn_gate_inp.weight"),
+    ),
+    placed=False,
+)
 for name in (ROPE, QUERY, PLE, NORM, GATE):
     case("tensor.home_row", *tensor(name, "home_row", 77))
 for name in (ROPE, QUERY, PLE, NORM, GATE):
-    case("tensor.home_row", "TensorIndexBin", at_row(INDEX, name, "offset"),
-         elsewhere(name))  # fmt: skip
+    case("tensor.home_row", "TensorIndexBin", at_row(INDEX, name, "offset"), elsewhere(name))
 case("tensor.bounds", *tensor(PLE, "offset", 1 << 40))
-case("tensor.position", "TensorIndexBin", at_row(INDEX, EMBED, "position"),
-     lambda p: p.set_row(INDEX, EMBED, position=p.rows(INDEX)[0].position))  # fmt: skip
+case(
+    "tensor.position",
+    "TensorIndexBin",
+    at_row(INDEX, EMBED, "position"),
+    lambda p: p.set_row(INDEX, EMBED, position=p.rows(INDEX)[0].position),
+)
 case("tensor.position", *tensor(ROPE, "position", 1 << 20))
 case("tensor.totals", "TensorIndexBin", "parameter_count", add(INDEX, "parameter_count", 1))
 case("tensor.totals", "TensorIndexBin", "parameter_count", add(INDEX, "tensor_bytes", 1), placed=False)
-case("field.range", "ExpertLayoutBin", "shards[0].file_size",
-     steps(lambda p: p.set_row(LAYOUT, 0, ExpertShardRowV1, file_size=1 << 53), no_shards), base=external)  # fmt: skip
+case(
+    "field.range",
+    "ExpertLayoutBin",
+    "shards[0].file_size",
+    steps(lambda p: p.set_row(LAYOUT, 0, ExpertShardRowV1, file_size=1 << 53), no_shards),
+    base=external,
+)
 
 # ---------------------------------------------------------------- single tensors
 
@@ -156,15 +175,7 @@ case("dense.pool_bytes", D, *dense(ROPE, pool_bytes=16))
 case("dense.pool_alignment", D, *dense(ROPE, pool_offset=64))
 case("dense.skip", D, at_row(DENSE, QUERY, "byte_size"), set_row(DENSE, QUERY, offset=64), placed=False)
 case("dense.skip", D, *dense(QUERY, byte_size=1))
-for column in (
-    "code_bits",
-    "code_bias",
-    "group_elems",
-    "codebook",
-    "codes_bytes",
-    "scales_bytes",
-    "offset_bytes",
-):
+for column in ("code_bits", "code_bias", "group_elems", "codebook", "codes_bytes", "scales_bytes", "offset_bytes"):
     case(
         "dense.code_planes",
         D,
@@ -174,26 +185,42 @@ for column in (
     )
 # The three values of 12 bytes as codes of 8 bits and scales: 3 bytes and 9; 4 and 9 are too many.
 planes = {"flags": 2, "code_bits": 8, "group_elems": 1, "scales_bytes": 9}
-case("dense.planes", D, at_row(DENSE, ROPE, "codes_bytes"),
-     steps(set_row(INDEX, ROPE, flags=2), set_row(DENSE, ROPE, **planes, codes_bytes=4)))  # fmt: skip
+case(
+    "dense.planes",
+    D,
+    at_row(DENSE, ROPE, "codes_bytes"),
+    steps(set_row(INDEX, ROPE, flags=2), set_row(DENSE, ROPE, **planes, codes_bytes=4)),
+)
 case("dense.rows", D, at_row(DENSE, ROPE, "flags"), set_row(DENSE, ROPE, **planes, codes_bytes=3), placed=False)
 case("dense.rows", D, at_row(DENSE, QUERY, "dims"), set_row(DENSE, QUERY, n_dims=3), placed=False)
-case("dense.rows", D, at_row(DENSE, "blk.0.ffn_up.weight", "name_offset"),
-     edit_entry(DENSE, "blk.0.ffn_up.weight", new=b"blk.0.ffn_uq.weight"), placed=False)  # fmt: skip
+case(
+    "dense.rows",
+    D,
+    at_row(DENSE, "blk.0.ffn_up.weight", "name_offset"),
+    edit_entry(DENSE, "blk.0.ffn_up.weight", new=b"blk.0.ffn_uq.weight"),
+    placed=False,
+)
 case("dense.placement", "DensePackBlob", "", append(PACK, b"\0"), placed=False)
-case("dense.placement", D, at_row(DENSE, ROPE, "offset"),
-     steps(moved(DENSE, ROPE, 64), moved(INDEX, ROPE, 64), append(PACK, bytes(64))))  # fmt: skip
+case(
+    "dense.placement",
+    D,
+    at_row(DENSE, ROPE, "offset"),
+    steps(moved(DENSE, ROPE, 64), moved(INDEX, ROPE, 64), append(PACK, bytes(64))),
+)
 case("dense.pool_layout", D, "dense_pool_bytes", add(DENSE, "dense_pool_bytes", 256))
 case("dense.pool_layout", D, at_row(DENSE, ROPE, "compacted_offset"), set_row(DENSE, ROPE, compacted_offset=0))
 
 N = "NativeDenseIndexBin"
 case("native.total", N, "native_dense_arena_bytes", add(NATIVE, "native_dense_arena_bytes", 1))
 case("native.type", N, "rows[0].ggml_type", set_row(NATIVE, 0, ggml_type=4))
-case("native.alignment", N, "rows[0].offset",
-     steps(set_row(NATIVE, 0, offset=64), set_row(INDEX, QUERY, offset=64)))  # fmt: skip
+case("native.alignment", N, "rows[0].offset", steps(set_row(NATIVE, 0, offset=64), set_row(INDEX, QUERY, offset=64)))
 case("native.byte_size", N, "rows[0].byte_size", set_row(NATIVE, 0, ne1=33), placed=False)
-case("native.placement", N, "native_dense_arena_bytes",
-     steps(add(NATIVE, "native_dense_arena_bytes", 256), append(ARENA, bytes(256))))  # fmt: skip
+case(
+    "native.placement",
+    N,
+    "native_dense_arena_bytes",
+    steps(add(NATIVE, "native_dense_arena_bytes", 256), append(ARENA, bytes(256))),
+)
 case("native.placement", N, "native_dense_arena_bytes", append(ARENA, bytes(256)), placed=False)
 case("blob.padding", "DensePackBlob", "padding", poke(PACK, 761, b"\1"))
 case("blob.padding", "NativeDenseBlob", "padding", lambda p: p.poke(ARENA, len(p.section(ARENA).data) - 1, b"\1"))
@@ -237,29 +264,48 @@ case("expert.placement", E, "rows[0].offset", set_row(LAYOUT, 0, stride=4096), b
 case("expert.placement", E, "rows[0].offset", set_row(LAYOUT, 0, gate_stride=1), base=external, placed=False)
 case("expert.mode", E, "rows[0].flags", lambda p: p.add(BLOBS, b"", 6), base=external, placed=False)
 case("expert.blob_layout", "ExpertBlobs", "", append(BLOBS, bytes(4096)), placed=False)
-case("expert.blob_layout", E, "rows[1].offset",
-     steps(set_row(LAYOUT, 1, offset=4096 * 4), moved(INDEX, "blk.2.ffn_gate_up_exps.weight", 4096),
-           moved(INDEX, "blk.2.ffn_down_exps.weight", 4096)))  # fmt: skip
+case(
+    "expert.blob_layout",
+    E,
+    "rows[1].offset",
+    steps(
+        set_row(LAYOUT, 1, offset=4096 * 4),
+        moved(INDEX, "blk.2.ffn_gate_up_exps.weight", 4096),
+        moved(INDEX, "blk.2.ffn_down_exps.weight", 4096),
+    ),
+)
 case("expert.rows", E, "rows[1].up_type", set_row(LAYOUT, 1, up_type=20))
 case("expert.rows", E, "rows[1].up_offset", lambda p: p.set_row(LAYOUT, 1, up_offset=1 << 16), base=external)
 case("expert.rows", E, "rows[1].layer", set_row(LAYOUT, 1, layer=9))
 case("expert.padding", "ExpertBlobs", "padding", lambda p: p.poke(BLOBS, len(p.section(BLOBS).data) - 1, b"\1"))
 case("expert.padding", "ExpertBlobs", "padding", poke(BLOBS, 4095, b"\1"))
-case("expert.total", E, "expert_bytes",
-     lambda p: (add(LAYOUT, "expert_bytes", 1)(p),
-                p.manifest["experts"].update(bytes=p.get(LAYOUT).expert_bytes)))  # fmt: skip
+case(
+    "expert.total",
+    E,
+    "expert_bytes",
+    lambda p: (add(LAYOUT, "expert_bytes", 1)(p), p.manifest["experts"].update(bytes=p.get(LAYOUT).expert_bytes)),
+)
 case("expert.shard_ref", E, "rows[0].gate_shard", set_row(LAYOUT, 0, gate_shard=2), base=external)
 case("expert.shard_ref", E, "rows[0].gate_offset", set_row(LAYOUT, 0, gate_stride=1 << 30), base=external, placed=False)
 case("expert.shard_ref", E, "rows[0].down_offset", shard(1, header_size=5000), base=external, placed=False)
-case("expert.shard_name", E, "shards[1].name_length",
-     steps(shard(1, name_offset=0, name_length=0), cut(LAYOUT, SECOND_NAME),
-           set_header(LAYOUT, len_heap=25), no_shards), base=external)  # fmt: skip
+case(
+    "expert.shard_name",
+    E,
+    "shards[1].name_length",
+    steps(shard(1, name_offset=0, name_length=0), cut(LAYOUT, SECOND_NAME), set_header(LAYOUT, len_heap=25), no_shards),
+    base=external,
+)
 for at, octets in ((0, b"/"), (3, b"\\"), (1, b":"), (24, b"\n")):
-    case("expert.shard_path", E, "shards[1].name_offset",
-         steps(poke(LAYOUT, SECOND_NAME + at, octets), no_shards), base=external, placed=False)  # fmt: skip
+    case(
+        "expert.shard_path",
+        E,
+        "shards[1].name_offset",
+        steps(poke(LAYOUT, SECOND_NAME + at, octets), no_shards),
+        base=external,
+        placed=False,
+    )
 case("expert.shard_header", E, "shards[0].header_size", shard(0, header_size=0), base=external)
-case("expert.shard_header", E, "shards[0].header_size",
-     shard(0, header_size=(1 << 20) + 1), base=external)  # fmt: skip
+case("expert.shard_header", E, "shards[0].header_size", shard(0, header_size=(1 << 20) + 1), base=external)
 case("expert.shard_digest", E, "shards[0].sha256", steps(shard(0, flags=0), no_shards), base=external, placed=False)
 case(
     "expert.uncovered",
@@ -269,8 +315,14 @@ case(
     base=external,
     placed=False,
 )
-case("tensor.home_row", "TensorIndexBin", at_row(INDEX, GATE, "home_row", external),
-     steps(lambda p: p.remove(LAYOUT), lambda p: p.manifest.pop("experts")), base=external, placed=False)  # fmt: skip
+case(
+    "tensor.home_row",
+    "TensorIndexBin",
+    at_row(INDEX, GATE, "home_row", external),
+    steps(lambda p: p.remove(LAYOUT), lambda p: p.manifest.pop("experts")),
+    base=external,
+    placed=False,
+)
 
 # ---------------------------------------------------------------- draft layers
 
@@ -297,6 +349,10 @@ case(
     at_row(MTP, "blk.3.ffn_up_exps.weight", "stride"),
     steps(append(MTP, bytes(8192)), add(MTP, "len_data", 8192), set_row(MTP, "blk.3.ffn_up_exps.weight", stride=8192)),
 )
-case("mtp.rows", M, at_row(MTP, NORM, "name_offset"),
-     lambda p: p.poke(MTP, p.get(MTP).ofs_heap + p.rows(MTP)[p.find(MTP, NORM)].name_offset + 6, b"b"),
-     placed=False)  # fmt: skip
+case(
+    "mtp.rows",
+    M,
+    at_row(MTP, NORM, "name_offset"),
+    lambda p: p.poke(MTP, p.get(MTP).ofs_heap + p.rows(MTP)[p.find(MTP, NORM)].name_offset + 6, b"b"),
+    placed=False,
+)

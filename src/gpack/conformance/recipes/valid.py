@@ -156,60 +156,147 @@ base("external", "Routed experts in two shards beside the pack.", bases.external
 
 # ---------------------------------------------------------------- header and directory
 
-variant("newer-format", "A version 2 file that version 1 readers understand.",
-        bases.small, bound_header("format_version", 2))  # fmt: skip
-variant("newest-format", "The largest format version, which version 1 readers still understand.",
-        bases.plain, bound_header("format_version", 0xFFFF))  # fmt: skip
+variant(
+    "newer-format",
+    "A version 2 file that version 1 readers understand.",
+    bases.small,
+    bound_header("format_version", 2),
+)
+variant(
+    "newest-format",
+    "The largest format version, which version 1 readers still understand.",
+    bases.plain,
+    bound_header("format_version", 0xFFFF),
+)
 variant("private-section", "A section of a private kind, which readers skip.", bases.small, private())
 variant("private-empty", "A private section of no bytes.", bases.plain, private(b""))
-variant("private-page", "A private section that is aligned to a page, behind a gap of nearly one.",
-        bases.plain, private(alignment=PAGE))  # fmt: skip
-variant("private-last-kind", "The largest kind, with the longest name.",
-        bases.plain, private(kind=0xFFFFFFFF, name="~" * 23))  # fmt: skip
+variant(
+    "private-page",
+    "A private section that is aligned to a page, behind a gap of nearly one.",
+    bases.plain,
+    private(alignment=PAGE),
+)
+variant(
+    "private-last-kind",
+    "The largest kind, with the longest name.",
+    bases.plain,
+    private(kind=0xFFFFFFFF, name="~" * 23),
+)
 variant("private-items", "The largest item count.", bases.plain, private(), entry(PRIVATE, "item_count", MAX_NUMBER))
-variant("private-many", "Private sections of 0 to 23 bytes, with and without gaps.", bases.plain,
-        *(private(b"x" * size, kind=PRIVATE + size, name=f"private-{size}") for size in range(24)))  # fmt: skip
-variant("unknown-kind", "A kind that version 1 does not know, below the private ones.",
-        bases.small, private(kind=len(SECTION_NAMES), name="Unknown"))  # fmt: skip
-variant("unknown-empty-kinds", "Two unknown kinds without bytes, at the same offset.", bases.plain,
-        private(b"", kind=1000, name="A"), private(b"", kind=1001, name="B"))  # fmt: skip
+variant(
+    "private-many",
+    "Private sections of 0 to 23 bytes, with and without gaps.",
+    bases.plain,
+    *(private(b"x" * size, kind=PRIVATE + size, name=f"private-{size}") for size in range(24)),
+)
+variant(
+    "unknown-kind",
+    "A kind that version 1 does not know, below the private ones.",
+    bases.small,
+    private(kind=len(SECTION_NAMES), name="Unknown"),
+)
+variant(
+    "unknown-empty-kinds",
+    "Two unknown kinds without bytes, at the same offset.",
+    bases.plain,
+    private(b"", kind=1000, name="A"),
+    private(b"", kind=1001, name="B"),
+)
 
 # ---------------------------------------------------------------- manifest
 
-variant("manifest-extensions", "Another writer's keys, nested, with text that is not ASCII.", bases.plain,
-        manifest(lambda said: said.update(extensions={"maker": {"a": [1, "\u00e9\u0120", None, True]}})))  # fmt: skip
-variant("manifest-unknown-keys", "Keys that readers do not know, outside of `extensions`.", bases.plain,
-        manifest(lambda said: (said.update(later=1), said["model"].update(family="x"))))  # fmt: skip
-variant("manifest-producer", "Another program wrote it.", bases.plain,
-        manifest(lambda said: said.update(producer="another writer")))  # fmt: skip
-variant("manifest-escapes", "Text that JSON has to escape, and a letter beyond the first plane.", bases.plain,
-        manifest(lambda said: said["model"].update(name='"\\\b\t\n\x1f/\U0001f600')))  # fmt: skip
+variant(
+    "manifest-extensions",
+    "Another writer's keys, nested, with text that is not ASCII.",
+    bases.plain,
+    manifest(lambda said: said.update(extensions={"maker": {"a": [1, "\u00e9\u0120", None, True]}})),
+)
+variant(
+    "manifest-unknown-keys",
+    "Keys that readers do not know, outside of `extensions`.",
+    bases.plain,
+    manifest(lambda said: (said.update(later=1), said["model"].update(family="x"))),
+)
+variant(
+    "manifest-producer",
+    "Another program wrote it.",
+    bases.plain,
+    manifest(lambda said: said.update(producer="another writer")),
+)
+variant(
+    "manifest-escapes",
+    "Text that JSON has to escape, and a letter beyond the first plane.",
+    bases.plain,
+    manifest(lambda said: said["model"].update(name='"\\\b\t\n\x1f/\U0001f600')),
+)
 
 # ---------------------------------------------------------------- longer rows, empty tables
 
-for kind in (K.METADATA_KV_BIN, K.TENSOR_INDEX_BIN, K.DENSE_INDEX_BIN, K.NATIVE_DENSE_INDEX_BIN, K.EXPERT_LAYOUT_BIN,
-             K.TOKENIZER_ASSETS, K.MTP_BLOB):  # fmt: skip
-    variant(f"longer-rows-{SECTION_NAMES[kind]}", "Rows with fields that version 1 does not know.",
-            bases.small, longer_rows(kind, 8))  # fmt: skip
-variant("longest-rows", "Rows of 65528 bytes.", bases.plain, assets({"a": b"x"}),
-        longer_rows(K.TOKENIZER_ASSETS, 65528 - ROWS[K.TOKENIZER_ASSETS].SIZE))  # fmt: skip
-variant("longer-rows-shards", "Rows of shards with fields that version 1 does not know.",
-        bases.external, longer_shard_rows, shards=tuple(bases.shard_bytes()))  # fmt: skip
-variant("empty-dense", "A dense index of no rows, and a blob of no bytes.",
-        bases.plain, empty_table(K.DENSE_INDEX_BIN, blob=K.DENSE_PACK_BLOB))  # fmt: skip
-variant("empty-native", "A native arena of no bytes.",
-        bases.plain, empty_table(K.NATIVE_DENSE_INDEX_BIN, blob=K.NATIVE_DENSE_BLOB))  # fmt: skip
+for kind in (
+    K.METADATA_KV_BIN,
+    K.TENSOR_INDEX_BIN,
+    K.DENSE_INDEX_BIN,
+    K.NATIVE_DENSE_INDEX_BIN,
+    K.EXPERT_LAYOUT_BIN,
+    K.TOKENIZER_ASSETS,
+    K.MTP_BLOB,
+):
+    variant(
+        f"longer-rows-{SECTION_NAMES[kind]}",
+        "Rows with fields that version 1 does not know.",
+        bases.small,
+        longer_rows(kind, 8),
+    )
+variant(
+    "longest-rows",
+    "Rows of 65528 bytes.",
+    bases.plain,
+    assets({"a": b"x"}),
+    longer_rows(K.TOKENIZER_ASSETS, 65528 - ROWS[K.TOKENIZER_ASSETS].SIZE),
+)
+variant(
+    "longer-rows-shards",
+    "Rows of shards with fields that version 1 does not know.",
+    bases.external,
+    longer_shard_rows,
+    shards=tuple(bases.shard_bytes()),
+)
+variant(
+    "empty-dense",
+    "A dense index of no rows, and a blob of no bytes.",
+    bases.plain,
+    empty_table(K.DENSE_INDEX_BIN, blob=K.DENSE_PACK_BLOB),
+)
+variant(
+    "empty-native",
+    "A native arena of no bytes.",
+    bases.plain,
+    empty_table(K.NATIVE_DENSE_INDEX_BIN, blob=K.NATIVE_DENSE_BLOB),
+)
 NO_EXPERTS = {"experts": {"mode": "embedded", "layer_count": 0, "blob_count": 0, "bytes": 0}}
-variant("empty-experts", "A layout of no layers, and a blob of no bytes.",
-        bases.plain, empty_table(K.EXPERT_LAYOUT_BIN, blob=K.EXPERT_BLOBS, summary=NO_EXPERTS))  # fmt: skip
+variant(
+    "empty-experts",
+    "A layout of no layers, and a blob of no bytes.",
+    bases.plain,
+    empty_table(K.EXPERT_LAYOUT_BIN, blob=K.EXPERT_BLOBS, summary=NO_EXPERTS),
+)
 variant("empty-assets", "An archive of no files.", bases.plain, assets({}))
 variant("empty-drafts", "Draft layers without tensors.", bases.plain, no_drafts)
 
 # ---------------------------------------------------------------- assets
 
-variant("assets-names", "Names of 1 and of 255 bytes, with blanks, dots, and letters that are not ASCII.", bases.plain,
-        assets({"a": b"1", "b" * 255: b"2", ".hidden": b"3", "two words": b"4", "\u0120\U0001f600": b"5"}))  # fmt: skip
-variant("assets-sizes", "Files of 0, 1, 63, 64 and 65 bytes.", bases.plain,
-        assets({f"{size:02d}": b"\xff" * size for size in (0, 1, 63, 64, 65)}))  # fmt: skip
-variant("assets-short-gexec", "A file of three bytes that begins like a GEXEC cache.",
-        bases.plain, assets({"a": b"GEX"}))  # fmt: skip
+variant(
+    "assets-names",
+    "Names of 1 and of 255 bytes, with blanks, dots, and letters that are not ASCII.",
+    bases.plain,
+    assets({"a": b"1", "b" * 255: b"2", ".hidden": b"3", "two words": b"4", "\u0120\U0001f600": b"5"}),
+)
+variant(
+    "assets-sizes",
+    "Files of 0, 1, 63, 64 and 65 bytes.",
+    bases.plain,
+    assets({f"{size:02d}": b"\xff" * size for size in (0, 1, 63, 64, 65)}),
+)
+variant(
+    "assets-short-gexec", "A file of three bytes that begins like a GEXEC cache.", bases.plain, assets({"a": b"GEX"})
+)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...generated.constants import (
-    MAX_NUMBER,
-    MAX_RANK,
-    DenseKind,
-    GbtFlags,
-    GgmlType,
-    SectionKind,
-)
+from ...generated.constants import MAX_NUMBER, MAX_RANK, DenseKind, GbtFlags, GgmlType, SectionKind
 from ...generated.structs import gbt_v1_layout, gbt_v1_size
 from ...sections.dense import CodePlanes, DenseColumns
 from ..memory_model import Entry, MemoryModel, pack_of
@@ -41,38 +34,92 @@ def vocabulary(*entries: Entry) -> Base:
 # ---------------------------------------------------------------- types and shapes
 
 for number, name in GgmlType.NAMES.items():
-    valid(f"type-{name}", f"A matrix of two rows of one block of {name}.",
-          model(tensor("w.weight", number, GgmlType.BLOCK[number], 2)))  # fmt: skip
-valid("ranks", "Tensors of rank 0 to 8; a vector and a matrix of one row.",
-      model(*(tensor(f"rank{rank}", F32, *([2] * rank)) for rank in range(MAX_RANK + 1)),
-            tensor("column", F16, 4, 1), tensor("vector", F16, 4)))  # fmt: skip
-valid("zero-elements", "Tensors without elements, in every place of a shape.",
-      model(tensor("a", F32, 0), tensor("b", F16, 4, 0), tensor("c", F32, 0, 3), tensor("d", Q4_0, 32, 0),
-            tensor("e", Q4_0, 0, 5)))  # fmt: skip
-valid("largest-extents", "Extents of 2^53 - 1 in a tensor without elements.",
-      model(tensor("a", F32, 0, MAX_NUMBER, MAX_NUMBER)))  # fmt: skip
-valid("names", "Names that are not ASCII, of one byte, of 300 bytes, and one that is the start of another.",
-      model(tensor("\u0120\u00e9\U0001f600", F32, 2), tensor("a", F32, 2), tensor("a.b", F32, 2),
-            tensor("n" * 300, F32, 2)))  # fmt: skip
-valid("order", "Names whose order by bytes is not that of the source.",
-      model(*(tensor(name, F32, 3) for name in ("b", "B", "a.10", "a.9", "a"))))  # fmt: skip
+    valid(
+        f"type-{name}",
+        f"A matrix of two rows of one block of {name}.",
+        model(tensor("w.weight", number, GgmlType.BLOCK[number], 2)),
+    )
+valid(
+    "ranks",
+    "Tensors of rank 0 to 8; a vector and a matrix of one row.",
+    model(
+        *(tensor(f"rank{rank}", F32, *([2] * rank)) for rank in range(MAX_RANK + 1)),
+        tensor("column", F16, 4, 1),
+        tensor("vector", F16, 4),
+    ),
+)
+valid(
+    "zero-elements",
+    "Tensors without elements, in every place of a shape.",
+    model(
+        tensor("a", F32, 0),
+        tensor("b", F16, 4, 0),
+        tensor("c", F32, 0, 3),
+        tensor("d", Q4_0, 32, 0),
+        tensor("e", Q4_0, 0, 5),
+    ),
+)
+valid(
+    "largest-extents",
+    "Extents of 2^53 - 1 in a tensor without elements.",
+    model(tensor("a", F32, 0, MAX_NUMBER, MAX_NUMBER)),
+)
+valid(
+    "names",
+    "Names that are not ASCII, of one byte, of 300 bytes, and one that is the start of another.",
+    model(
+        tensor("\u0120\u00e9\U0001f600", F32, 2), tensor("a", F32, 2), tensor("a.b", F32, 2), tensor("n" * 300, F32, 2)
+    ),
+)
+valid(
+    "order",
+    "Names whose order by bytes is not that of the source.",
+    model(*(tensor(name, F32, 3) for name in ("b", "B", "a.10", "a.9", "a"))),
+)
 
 # ---------------------------------------------------------------- homes
 
 valid("tied", "An embedding and no head: the manifest says `tied`.", model(tensor("token_embd.weight", F16, 4, 3)))
 valid("head-alone", "A head and no embedding.", model(tensor("output.weight", F16, 4, 3)))
 valid("ple-alone", "A table of per-layer embeddings alone.", model(tensor("per_layer_token_embd.weight", F16, 4, 3)))
-valid("embedding-of-rank-3", "An embedding that is no matrix lies in DensePackBlob.",
-      model(tensor("token_embd.weight", F16, 4, 3, 2)))  # fmt: skip
-valid("dense-alone", "Dense tensors without a native arena; half precision is widened in the pool.",
-      model(tensor("a", F16, 5), tensor("b", GgmlType.BF16, 3), tensor("c", GgmlType.I32, 1)))  # fmt: skip
-valid("native-alone", "A native arena; DensePackBlob has no bytes.",
-      model(tensor("a", Q4_0, 32, 3), tensor("b", GgmlType.Q6_K, 256, 1)))  # fmt: skip
+valid(
+    "embedding-of-rank-3",
+    "An embedding that is no matrix lies in DensePackBlob.",
+    model(tensor("token_embd.weight", F16, 4, 3, 2)),
+)
+valid(
+    "dense-alone",
+    "Dense tensors without a native arena; half precision is widened in the pool.",
+    model(tensor("a", F16, 5), tensor("b", GgmlType.BF16, 3), tensor("c", GgmlType.I32, 1)),
+)
+valid(
+    "native-alone",
+    "A native arena; DensePackBlob has no bytes.",
+    model(tensor("a", Q4_0, 32, 3), tensor("b", GgmlType.Q6_K, 256, 1)),
+)
 valid("quantised-vector", "A quantised tensor that is no matrix lies in DensePackBlob.", model(tensor("a", Q4_0, 64)))
-PLANES = CodePlanes(pool_bytes=32 + 32, code_bits=4, code_bias=8, group_elems=8, codebook=3, codes_bytes=32,
-                    scales_bytes=16, offset_bytes=0, scales_fp16=True)  # fmt: skip
-OFFSETS = CodePlanes(pool_bytes=64 + 16 + 16, code_bits=8, code_bias=-128, group_elems=16, codebook=0, codes_bytes=64,
-                     scales_bytes=16, offset_bytes=16, scales_fp16=False)  # fmt: skip
+PLANES = CodePlanes(
+    pool_bytes=32 + 32,
+    code_bits=4,
+    code_bias=8,
+    group_elems=8,
+    codebook=3,
+    codes_bytes=32,
+    scales_bytes=16,
+    offset_bytes=0,
+    scales_fp16=True,
+)
+OFFSETS = CodePlanes(
+    pool_bytes=64 + 16 + 16,
+    code_bits=8,
+    code_bias=-128,
+    group_elems=16,
+    codebook=0,
+    codes_bytes=64,
+    scales_bytes=16,
+    offset_bytes=16,
+    scales_fp16=False,
+)
 
 
 def planes() -> bytes:
@@ -93,8 +140,11 @@ valid("code-planes", "Planes of codes with scales, half precision or not, with a
 def experts(layer: int, count: int, *, gate: bool = True) -> list[Tensor]:
     """The experts of a layer, four rows of 32 each."""
     first = [tensor(f"blk.{layer}.ffn_gate_exps.weight", Q4_0, 32, 4, count)] if gate else []
-    return [*first, tensor(f"blk.{layer}.ffn_up_exps.weight", GgmlType.Q8_0, 32, 4, count),
-            tensor(f"blk.{layer}.ffn_down_exps.weight", F16, 4, 32, count)]  # fmt: skip
+    return [
+        *first,
+        tensor(f"blk.{layer}.ffn_up_exps.weight", GgmlType.Q8_0, 32, 4, count),
+        tensor(f"blk.{layer}.ffn_down_exps.weight", F16, 4, 32, count),
+    ]
 
 
 valid("experts-one", "One expert.", model(*experts(0, 1)))
@@ -104,38 +154,74 @@ valid(
     "Layers 7, 2 and 100000, in this order.",
     model(*experts(7, 2), *experts(2, 1), *experts(100000, 3)),
 )
-valid("experts-full-page", "An expert that fills its pages exactly: no padding.",
-      model(tensor("blk.0.ffn_up_exps.weight", F32, 32, 16, 2),
-            tensor("blk.0.ffn_down_exps.weight", F32, 16, 32, 2)))  # fmt: skip
+valid(
+    "experts-full-page",
+    "An expert that fills its pages exactly: no padding.",
+    model(tensor("blk.0.ffn_up_exps.weight", F32, 32, 16, 2), tensor("blk.0.ffn_down_exps.weight", F32, 16, 32, 2)),
+)
 valid("experts-incomplete", "Half a set of experts is dense.", model(tensor("blk.0.ffn_up_exps.weight", F16, 2, 2, 2)))
 DRAFTS = (ARCHITECTURE, ("t.block_count", "u32", 3), ("t.nextn_predict_layers", "u32", 2))
-valid("drafts", "Two draft layers, one of them with experts.",
-      model(tensor("blk.0.norm.weight", F32, 3), tensor("blk.1.norm.weight", F32, 3),
-            tensor("blk.2.a.weight", Q4_0, 32, 2), *experts(2, 2), metadata=DRAFTS))  # fmt: skip
+valid(
+    "drafts",
+    "Two draft layers, one of them with experts.",
+    model(
+        tensor("blk.0.norm.weight", F32, 3),
+        tensor("blk.1.norm.weight", F32, 3),
+        tensor("blk.2.a.weight", Q4_0, 32, 2),
+        *experts(2, 2),
+        metadata=DRAFTS,
+    ),
+)
 valid("drafts-alone", "Draft layers, and nothing dense.", model(tensor("blk.1.norm.weight", F32, 3), metadata=DRAFTS))
 
 # ---------------------------------------------------------------- tokenizers
 
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
-valid("tokens-bytes", "Tokens that are not UTF-8, empty, equal, or begin with another.",
-      vocabulary((TOKENS, "[str]", [b"\xff\xfe", b"\xed\xa0\x80", b"", b"", b"a", b"a\0", b"ab", b"a"])))  # fmt: skip
+valid(
+    "tokens-bytes",
+    "Tokens that are not UTF-8, empty, equal, or begin with another.",
+    vocabulary((TOKENS, "[str]", [b"\xff\xfe", b"\xed\xa0\x80", b"", b"", b"a", b"a\0", b"ab", b"a"])),
+)
 valid("tokens-none", "A vocabulary of no tokens.", vocabulary((TOKENS, "[str]", [])))
-valid("tokens-types", "Every type of token.",
-      vocabulary((TOKENS, "[str]", ["n", "unk", "ctl", "usr", "unused", "byte", "", "x"]),
-                 ("tokenizer.ggml.token_type", "[i32]", [1, 2, 3, 4, 5, 6, 3, 0])))  # fmt: skip
-valid("tokens-odd-types", "Types that do not fit a byte stay in the metadata.",
-      vocabulary((TOKENS, "[str]", ["a", "b"]), ("tokenizer.ggml.token_type", "[i32]", [-1, 256])))  # fmt: skip
-valid("tokens-spm", "A SentencePiece vocabulary with scores.",
-      vocabulary(("tokenizer.ggml.model", "str", "llama"), (TOKENS, "[str]", ["<unk>", "<s>", "\u2581a", "<0x0A>"]),
-                 ("tokenizer.ggml.scores", "[f32]", [0.0, 0.0, -1.5, -2.0]),
-                 ("tokenizer.ggml.token_type", "[i32]", [2, 3, 1, 6]),
-                 ("tokenizer.ggml.eos_token_id", "u32", 1)))  # fmt: skip
-valid("merges-unknown", "A merge of tokens that the vocabulary lacks is -1, -1, -1; its string stays in the metadata.",
-      vocabulary((TOKENS, "[str]", ["a", "b", "ab"]), (MERGES, "[str]", ["a b", "x y", "a b"])))  # fmt: skip
-valid("template-alone", "A chat template that is not ASCII, and no merges.",
-      vocabulary((TOKENS, "[str]", ["a"]), ("tokenizer.chat_template", "str", "{{ '\u00e9\U0001f600' }}")))  # fmt: skip
-valid("end-token-zero", "Token 0 ends a text.",
-      vocabulary((TOKENS, "[str]", ["a"]), ("tokenizer.ggml.eos_token_id", "u32", 0)))  # fmt: skip
+valid(
+    "tokens-types",
+    "Every type of token.",
+    vocabulary(
+        (TOKENS, "[str]", ["n", "unk", "ctl", "usr", "unused", "byte", "", "x"]),
+        ("tokenizer.ggml.token_type", "[i32]", [1, 2, 3, 4, 5, 6, 3, 0]),
+    ),
+)
+valid(
+    "tokens-odd-types",
+    "Types that do not fit a byte stay in the metadata.",
+    vocabulary((TOKENS, "[str]", ["a", "b"]), ("tokenizer.ggml.token_type", "[i32]", [-1, 256])),
+)
+valid(
+    "tokens-spm",
+    "A SentencePiece vocabulary with scores.",
+    vocabulary(
+        ("tokenizer.ggml.model", "str", "llama"),
+        (TOKENS, "[str]", ["<unk>", "<s>", "\u2581a", "<0x0A>"]),
+        ("tokenizer.ggml.scores", "[f32]", [0.0, 0.0, -1.5, -2.0]),
+        ("tokenizer.ggml.token_type", "[i32]", [2, 3, 1, 6]),
+        ("tokenizer.ggml.eos_token_id", "u32", 1),
+    ),
+)
+valid(
+    "merges-unknown",
+    "A merge of tokens that the vocabulary lacks is -1, -1, -1; its string stays in the metadata.",
+    vocabulary((TOKENS, "[str]", ["a", "b", "ab"]), (MERGES, "[str]", ["a b", "x y", "a b"])),
+)
+valid(
+    "template-alone",
+    "A chat template that is not ASCII, and no merges.",
+    vocabulary((TOKENS, "[str]", ["a"]), ("tokenizer.chat_template", "str", "{{ '\u00e9\U0001f600' }}")),
+)
+valid(
+    "end-token-zero",
+    "Token 0 ends a text.",
+    vocabulary((TOKENS, "[str]", ["a"]), ("tokenizer.ggml.eos_token_id", "u32", 0)),
+)
 
 
 def only_arrays(flags: int) -> Change:
@@ -173,30 +259,71 @@ def deep(depth: int) -> tuple[str, Any]:
 
 
 valid("metadata", "Every type of value, and arrays of every kind.", model(metadata=EVERY_KIND))
-valid("metadata-largest", "The largest and the smallest numbers of every type, and floats that are no numbers.",
-      model(metadata=[
-          ("u8", "u8", 255), ("i8", "i8", -128), ("u16", "u16", 65535), ("i16", "i16", -32768),
-          ("u32", "u32", 2**32 - 1), ("i32", "i32", -(2**31)), ("u64", "u64", 2**64 - 1), ("i64", "i64", -(2**63)),
-          ("f32.nan", "f32", float("nan")), ("f32.inf", "f32", float("-inf")), ("f32.small", "f32", 1e-45),
-          ("f64.zero", "f64", -0.0), ("f64.nan", "f64", float("nan")), ("f64.small", "f64", 5e-324),
-          ("all.u64", "[u64]", [0, 2**64 - 1]), ("all.i8", "[i8]", [-128, 127])]))  # fmt: skip
-valid("metadata-keys", "Keys that are not ASCII, of one byte, and with blanks.",
-      model(metadata=[("\u0120\u00e9", "u8", 1), (" ", "u8", 2), ("k" * 300, "u8", 3),
-                      ("gexec", "u8", 4)]))  # fmt: skip
-valid("metadata-bytes", "Strings that are not UTF-8.",
-      model(metadata=[("s", "str", b"\xff\0\xfe"), ("t", "[str]", [b"\xed\xa0\x80", b""])]))  # fmt: skip
+valid(
+    "metadata-largest",
+    "The largest and the smallest numbers of every type, and floats that are no numbers.",
+    model(
+        metadata=[
+            ("u8", "u8", 255),
+            ("i8", "i8", -128),
+            ("u16", "u16", 65535),
+            ("i16", "i16", -32768),
+            ("u32", "u32", 2**32 - 1),
+            ("i32", "i32", -(2**31)),
+            ("u64", "u64", 2**64 - 1),
+            ("i64", "i64", -(2**63)),
+            ("f32.nan", "f32", float("nan")),
+            ("f32.inf", "f32", float("-inf")),
+            ("f32.small", "f32", 1e-45),
+            ("f64.zero", "f64", -0.0),
+            ("f64.nan", "f64", float("nan")),
+            ("f64.small", "f64", 5e-324),
+            ("all.u64", "[u64]", [0, 2**64 - 1]),
+            ("all.i8", "[i8]", [-128, 127]),
+        ]
+    ),
+)
+valid(
+    "metadata-keys",
+    "Keys that are not ASCII, of one byte, and with blanks.",
+    model(metadata=[("\u0120\u00e9", "u8", 1), (" ", "u8", 2), ("k" * 300, "u8", 3), ("gexec", "u8", 4)]),
+)
+valid(
+    "metadata-bytes",
+    "Strings that are not UTF-8.",
+    model(metadata=[("s", "str", b"\xff\0\xfe"), ("t", "[str]", [b"\xed\xa0\x80", b""])]),
+)
 valid("metadata-deep", "Arrays nested as deep as they may be.", model(metadata=[("d", *deep(8))]))
-valid("metadata-empty", "Empty strings and arrays of every kind; they take no bytes of the heap.",
-      model(metadata=[("s", "str", ""),
-                      *((f"a.{kind}", f"[{kind}]", []) for kind in ("u8", "f64", "str", "[i32]"))]))  # fmt: skip
-valid("no-gguf", "The source was no GGUF: version and alignment are 0.",
-      lambda: pack_of(MemoryModel((ARCHITECTURE,), version=0, alignment=0)))  # fmt: skip
-valid("source-numbers", "The largest version and alignment of a source.",
-      lambda: pack_of(MemoryModel((ARCHITECTURE,), version=2**32 - 1, alignment=2**32 - 1)))  # fmt: skip
-valid("model-facts", "Layers, context length and tied embeddings, as the metadata says them.",
-      model(tensor("token_embd.weight", F16, 2, 2), tensor("output.weight", F16, 2, 2),
-            metadata=[ARCHITECTURE, ("t.block_count", "u32", 0), ("t.context_length", "u64", MAX_NUMBER),
-                      ("t.tie_word_embeddings", "bool", True), *tiny_tokenizer()]))  # fmt: skip
+valid(
+    "metadata-empty",
+    "Empty strings and arrays of every kind; they take no bytes of the heap.",
+    model(metadata=[("s", "str", ""), *((f"a.{kind}", f"[{kind}]", []) for kind in ("u8", "f64", "str", "[i32]"))]),
+)
+valid(
+    "no-gguf",
+    "The source was no GGUF: version and alignment are 0.",
+    lambda: pack_of(MemoryModel((ARCHITECTURE,), version=0, alignment=0)),
+)
+valid(
+    "source-numbers",
+    "The largest version and alignment of a source.",
+    lambda: pack_of(MemoryModel((ARCHITECTURE,), version=2**32 - 1, alignment=2**32 - 1)),
+)
+valid(
+    "model-facts",
+    "Layers, context length and tied embeddings, as the metadata says them.",
+    model(
+        tensor("token_embd.weight", F16, 2, 2),
+        tensor("output.weight", F16, 2, 2),
+        metadata=[
+            ARCHITECTURE,
+            ("t.block_count", "u32", 0),
+            ("t.context_length", "u64", MAX_NUMBER),
+            ("t.tie_word_embeddings", "bool", True),
+            *tiny_tokenizer(),
+        ],
+    ),
+)
 
 # ---------------------------------------------------------------- a giant
 

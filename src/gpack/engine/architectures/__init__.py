@@ -53,7 +53,10 @@ def find(name: str, path: str) -> Architecture:
     found = ARCHITECTURES.get(name)
     if found is None:
         raise UnsupportedError(
-            f"the architecture {name!r} cannot be run", code="engine.architecture", path=path,
-            field="general.architecture", hint=f"those that can: {', '.join(ARCHITECTURES)}",
-        )  # fmt: skip
+            f"the architecture {name!r} cannot be run",
+            code="engine.architecture",
+            path=path,
+            field="general.architecture",
+            hint=f"those that can: {', '.join(ARCHITECTURES)}",
+        )
     return found

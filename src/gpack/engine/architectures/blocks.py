@@ -74,12 +74,18 @@ def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "al
     if n_draft >= n_block:
         raise keys.refuse("nextn_predict_layers", f"is {n_draft} of {n_block} layers")
     made = Hyperparameters(
-        n_layer=n_block - n_draft, n_draft=n_draft,
+        n_layer=n_block - n_draft,
+        n_draft=n_draft,
         n_context=keys.integer("context_length", most=MOST_CONTEXT),
-        n_embd=n_embd, n_ff=0, n_head=n_head, n_kv=n_kv, width=width,
-        epsilon=keys.number("attention.layer_norm_rms_epsilon"), scale=1 / math.sqrt(width),
+        n_embd=n_embd,
+        n_ff=0,
+        n_head=n_head,
+        n_kv=n_kv,
+        width=width,
+        epsilon=keys.number("attention.layer_norm_rms_epsilon"),
+        scale=1 / math.sqrt(width),
         rope=read_rope(keys, width, pairing),
-    )  # fmt: skip
+    )
     n_expert = 0
     if experts == "always" or (experts == "maybe" and "expert_count" in keys):
         n_expert = keys.integer("expert_count", most=MOST_EXPERTS, least=1 if experts == "always" else 0)
@@ -91,9 +97,8 @@ def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "al
     scale = keys.number("expert_weights_scale", default=1.0, above=-math.inf)
     width_key = "expert_feed_forward_length" if experts == "always" else "feed_forward_length"
     return replace(
-        made, n_ff=keys.integer(width_key, most=MOST_WIDTH), n_expert=n_expert, n_used=n_used,
-        expert_scale=scale or 1.0,
-    )  # fmt: skip
+        made, n_ff=keys.integer(width_key, most=MOST_WIDTH), n_expert=n_expert, n_used=n_used, expert_scale=scale or 1.0
+    )
 
 
 def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
@@ -111,15 +116,17 @@ def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
         return _finite(keys, replace(plain, factor=factor))
     if kind != "yarn":
         raise UnsupportedError(
-            f"positions scaled by {kind!r} are not supported", code="engine.key", field=keys.name("rope.scaling.type"),
+            f"positions scaled by {kind!r} are not supported",
+            code="engine.key",
+            field=keys.name("rope.scaling.type"),
             hint="none, linear and yarn are",
-        )  # fmt: skip
+        )
     yarn = Yarn(
         keys.integer("rope.scaling.original_context_length", most=MOST_CONTEXT),
         keys.number("rope.scaling.yarn_beta_fast", default=32.0),
         keys.number("rope.scaling.yarn_beta_slow", default=1.0),
         keys.number("rope.scaling.attn_factor", default=1.0),
-    )  # fmt: skip
+    )
     return _finite(keys, replace(plain, factor=factor, yarn=yarn))
 
 
@@ -190,9 +197,10 @@ class Layer:
         if self.name("attn_qkv.weight") in self.model.w:
             fused = self.linear(g, n, "attn_qkv", sum(widths))
             return (
-                Part(fused, 0, widths[0]), Part(fused, widths[0], widths[1]),
+                Part(fused, 0, widths[0]),
+                Part(fused, widths[0], widths[1]),
                 Part(fused, widths[0] + widths[1], widths[2]),
-            )  # fmt: skip
+            )
         names = ("attn_q", "attn_k", "attn_v")
         q, k, v = (Part(self.linear(g, n, name, width), 0, width) for name, width in zip(names, widths, strict=True))
         return q, k, v
@@ -203,17 +211,32 @@ class Layer:
         return w.vector(self.name("attn_q_norm.weight"), width), w.vector(self.name("attn_k_norm.weight"), width)
 
     def attention(
-        self, g: Graph, n: Value, *, norms: tuple[Vector, Vector] | None = None, rope: Rope | None = None,
+        self,
+        g: Graph,
+        n: Value,
+        *,
+        norms: tuple[Vector, Vector] | None = None,
+        rope: Rope | None = None,
         window: int = 0,
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """Attention and its output matrix."""
         h = self.model.h
         q, k, v = self.queries_keys_values(g, n)
         q_norm, k_norm = norms or (None, None)
         mixed = g.attention(
-            q, k, v, layer=self.number, n_head=h.n_head, n_kv=h.n_kv, rope=rope or h.rope, scale=h.scale,
-            window=window, q_norm=q_norm, k_norm=k_norm, epsilon=h.epsilon,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            layer=self.number,
+            n_head=h.n_head,
+            n_kv=h.n_kv,
+            rope=rope or h.rope,
+            scale=h.scale,
+            window=window,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            epsilon=h.epsilon,
+        )
         return self.linear(g, mixed, "attn_output", h.n_embd)
 
     def feed_forward(self, g: Graph, n: Value, gate: Literal["silu", "gelu"] = "silu") -> Value:
@@ -256,6 +279,7 @@ def check_width(keys: Keys, h: Hyperparameters) -> None:
     """
     if h.n_head * h.width != h.n_embd:
         raise FormatError(
-            f"{h.n_head} heads of {h.width} are not the width of {h.n_embd}", code="engine.key",
+            f"{h.n_head} heads of {h.width} are not the width of {h.n_embd}",
+            code="engine.key",
             field=keys.name("attention.head_count"),
-        )  # fmt: skip
+        )

@@ -43,10 +43,12 @@ def read(keys: Keys, _w: Weights) -> Gemma3:
     window = keys.integer("attention.sliding_window", most=MOST_CONTEXT, least=0, default=0)
     local_base = keys.number("rope.freq_base_swa", default=10000.0, above=1.0)
     return Gemma3(
-        **vars(h), window=window, local=_local_layers(keys, h.n_layer) if window else (False,) * h.n_layer,
+        **vars(h),
+        window=window,
+        local=_local_layers(keys, h.n_layer) if window else (False,) * h.n_layer,
         local_rope=replace(h.rope, base=local_base, factor=1.0, yarn=None),
         cap=keys.number("final_logit_softcapping", default=0.0, above=-1.0),
-    )  # fmt: skip
+    )
 
 
 def _local_layers(keys: Keys, n_layer: int) -> tuple[bool, ...]:
@@ -71,9 +73,12 @@ def trace(g: Graph, model: Model) -> Value:
     for number in range(h.n_layer):
         layer, local = model.layer(number), h.local[number]
         a = layer.attention(
-            g, layer.norm(g, x, "attn_norm"), norms=layer.head_norms(), rope=h.local_rope if local else h.rope,
+            g,
+            layer.norm(g, x, "attn_norm"),
+            norms=layer.head_norms(),
+            rope=h.local_rope if local else h.rope,
             window=h.window if local else 0,
-        )  # fmt: skip
+        )
         x = g.add(x, layer.norm(g, a, "post_attention_norm"))
         f = layer.feed_forward(g, layer.norm(g, x, "ffn_norm"), "gelu")
         x = g.add(x, layer.norm(g, f, "post_ffw_norm"))

@@ -25,10 +25,8 @@ MAGIC_BITS = np.int32(0x4B400000)
 # exp(r) = 1 + r + r² P(r) for |r| <= ln(2) / 2: coefficients of the Cephes library's expf, highest power first.
 EXP_SERIES = tuple(
     np.float32(value)
-    for value in (
-        1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1,
-    )
-)  # fmt: skip
+    for value in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+)
 _P5, _P4, _P3, _P2, _P1, _P0 = EXP_SERIES
 _ONE = np.float32(1)
 

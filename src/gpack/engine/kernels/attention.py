@@ -43,9 +43,27 @@ _LOWEST = np.float32(-1e30)
 
 # Arguments. The atomic counter comes behind them.
 (
-    STATE, Q, Q_ROW, OUT, OUT_ROW, K, K_HEAD, V, V_HEAD, N_HEAD, N_KV, WIDTH, PADDED, SCALE, WINDOW, SCRATCH,
-    SCRATCH_BYTES, PARTS, FINISHED, COUNTER,
-) = range(20)  # fmt: skip
+    STATE,
+    Q,
+    Q_ROW,
+    OUT,
+    OUT_ROW,
+    K,
+    K_HEAD,
+    V,
+    V_HEAD,
+    N_HEAD,
+    N_KV,
+    WIDTH,
+    PADDED,
+    SCALE,
+    WINDOW,
+    SCRATCH,
+    SCRATCH_BYTES,
+    PARTS,
+    FINISHED,
+    COUNTER,
+) = range(20)
 
 
 def scratch_floats(padded: int, group: int) -> int:
@@ -78,8 +96,19 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     block, rows_at_once, lanes = BLOCK, ROWS, LANES
 
     @njit(error_model="numpy", fastmath=FAST)
-    def multiply(a: Any, a_row: Any, b: Any, b_row: Any, b_vector: Any, c: Any, c_row: Any, n: Any, n_vectors: Any,
-                 add: Any, halves: Any) -> None:  # fmt: skip
+    def multiply(
+        a: Any,
+        a_row: Any,
+        b: Any,
+        b_row: Any,
+        b_vector: Any,
+        c: Any,
+        c_row: Any,
+        n: Any,
+        n_vectors: Any,
+        add: Any,
+        halves: Any,
+    ) -> None:
         """C[4, 16 n_vectors] (+)= A[4, n] B[n, 16 n_vectors]; B is of 16-bit floats where `halves`."""
         done = 0
         while done + many <= n_vectors:
@@ -206,8 +235,19 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 oldest = position + row // group - window + 1 if window > 0 else 0
                 if start > newest or start + n <= oldest:
                     continue
-                multiply(queries + row * row_bytes, row_bytes, k_at, lanes * item, k_tile, scores, block * 4, padded,
-                         n_tiles, 0, direct)  # fmt: skip
+                multiply(
+                    queries + row * row_bytes,
+                    row_bytes,
+                    k_at,
+                    lanes * item,
+                    k_tile,
+                    scores,
+                    block * 4,
+                    padded,
+                    n_tiles,
+                    0,
+                    direct,
+                )
                 for i in range(rows_at_once):
                     at = position + (row + i) // group
                     first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
@@ -216,10 +256,28 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         for at in range(scores + i * block * 4, scores + (i + 1) * block * 4, 64):
                             store16(at, splat16(np.float32(0)))
                     else:
-                        soften(scores + i * block * 4, first, last, sums + (row + i) * row_bytes, padded,
-                               most + (row + i) * 4, weights + (row + i) * 4)  # fmt: skip
-                multiply(scores, block * 4, v_at, v_row, lanes * item, sums + row * row_bytes, row_bytes, n,
-                         padded // lanes, 1, direct)  # fmt: skip
+                        soften(
+                            scores + i * block * 4,
+                            first,
+                            last,
+                            sums + (row + i) * row_bytes,
+                            padded,
+                            most + (row + i) * 4,
+                            weights + (row + i) * 4,
+                        )
+                multiply(
+                    scores,
+                    block * 4,
+                    v_at,
+                    v_row,
+                    lanes * item,
+                    sums + row * row_bytes,
+                    row_bytes,
+                    n,
+                    padded // lanes,
+                    1,
+                    direct,
+                )
 
     @njit(error_model="numpy", fastmath=FAST)
     def write(args: Any, scratch: Any, kv: Any, token: Any, n_rows: Any) -> None:

@@ -38,9 +38,7 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
             return made
 
         total, rest = lanes.loop(n_blocks, [zero, zero], block)
-        lanes.store(
-            builder.add(out, builder.mul(number, lanes.number(4 * lanes.count))), builder.fadd(total, rest)
-        )  # fmt: skip
+        lanes.store(builder.add(out, builder.mul(number, lanes.number(4 * lanes.count))), builder.fadd(total, rest))
         return []
 
     lanes.loop(builder.sub(behind, first), [], tile)

@@ -27,13 +27,37 @@ from .multiply import (
     X_LIST,
     X_ROW,
     X,
-)  # fmt: skip
+)
 
 # Words of the arguments of `matmul`.
 (
-    STATE, WEIGHTS, ROW_BYTES, N_OUT, BLOCKS, PANEL_LENGTH, X_AT, X_STEP, OUT_AT, OUT_STEP, BIAS_AT, ADD_TO, LAST,
-    PER_TOKEN, DOT, UNPACK, MULTIPLY, FEW, TILES, ONE_PANEL, MEMORY, MEMORY_EACH, TAIL_AT, PANELS_AT, CHUNK, COUNTER,
-) = range(26)  # fmt: skip
+    STATE,
+    WEIGHTS,
+    ROW_BYTES,
+    N_OUT,
+    BLOCKS,
+    PANEL_LENGTH,
+    X_AT,
+    X_STEP,
+    OUT_AT,
+    OUT_STEP,
+    BIAS_AT,
+    ADD_TO,
+    LAST,
+    PER_TOKEN,
+    DOT,
+    UNPACK,
+    MULTIPLY,
+    FEW,
+    TILES,
+    ONE_PANEL,
+    MEMORY,
+    MEMORY_EACH,
+    TAIL_AT,
+    PANELS_AT,
+    CHUNK,
+    COUNTER,
+) = range(26)
 # `moe_matmul` has these behind them.
 SELECTED, SELECTED_EACH, TABLE, N_EXPERT, X_EACH, ORDER_AT, MOE_COUNTER = range(25, 32)
 # Where things lie in a thread's memory: arguments of kernels, results of row dots, what a multiplication needs.

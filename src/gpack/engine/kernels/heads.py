@@ -25,9 +25,28 @@ from .vectors import LANES
 
 # Arguments.
 (
-    STATE, Q, Q_ROW, K, K_ROW, V, V_ROW, N_HEAD, N_KV, WIDTH, PADDED, N_ROTATED, NEIGHBOURS, TABLE, Q_NORM, K_NORM,
-    EPSILON, KEYS, KEYS_HEAD, VALUES, VALUES_HEAD,
-) = range(21)  # fmt: skip
+    STATE,
+    Q,
+    Q_ROW,
+    K,
+    K_ROW,
+    V,
+    V_ROW,
+    N_HEAD,
+    N_KV,
+    WIDTH,
+    PADDED,
+    N_ROTATED,
+    NEIGHBOURS,
+    TABLE,
+    Q_NORM,
+    K_NORM,
+    EPSILON,
+    KEYS,
+    KEYS_HEAD,
+    VALUES,
+    VALUES_HEAD,
+) = range(21)
 
 
 @njit(error_model="numpy", fastmath=FAST)

@@ -180,14 +180,11 @@ class Lanes:
         builder = self.builder
         wide = builder.zext(halves, self.dwords)
         magnitude = self.and_(wide, 0x7FFF)
-        scaled = builder.fmul(
-            builder.bitcast(self.left(magnitude, 13), self.floats), self.fill(self.floats, 2.0**112)
-        )  # fmt: skip
+        scaled = builder.fmul(builder.bitcast(self.left(magnitude, 13), self.floats), self.fill(self.floats, 2.0**112))
         special = builder.icmp_unsigned(">", magnitude, self.dword(0x7BFF))
         bits = builder.select(
-            special, builder.or_(self.left(magnitude, 13), self.dword(0x7F800000)),
-            builder.bitcast(scaled, self.dwords),
-        )  # fmt: skip
+            special, builder.or_(self.left(magnitude, 13), self.dword(0x7F800000)), builder.bitcast(scaled, self.dwords)
+        )
         signs = self.left(self.and_(wide, 0x8000), 16)
         return builder.bitcast(builder.or_(bits, signs), self.floats)
 
@@ -311,9 +308,11 @@ class Rows:
         ab, cd = self._zip(a, b, 0), self._zip(c, d, 0)
         ab_high, cd_high = self._zip(a, b, 2), self._zip(c, d, 2)
         return [
-            self._zip_pairs(ab, cd, 0), self._zip_pairs(ab, cd, 2),
-            self._zip_pairs(ab_high, cd_high, 0), self._zip_pairs(ab_high, cd_high, 2),
-        ]  # fmt: skip
+            self._zip_pairs(ab, cd, 0),
+            self._zip_pairs(ab, cd, 2),
+            self._zip_pairs(ab_high, cd_high, 0),
+            self._zip_pairs(ab_high, cd_high, 2),
+        ]
 
     def _zip(self, x: Any, y: Any, first: int) -> Any:
         """Elements first and first + 1 of each 128 bits, by turns from x and y."""

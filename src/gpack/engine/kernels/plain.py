@@ -51,9 +51,14 @@ PLAIN: dict[str, Plain] = {
 
 
 def tail(
-    form: Plain, lanes: Lanes, start: Any, row_bytes: Any, n_in: Any, carried: Sequence[Any],
+    form: Plain,
+    lanes: Lanes,
+    start: Any,
+    row_bytes: Any,
+    n_in: Any,
+    carried: Sequence[Any],
     body: Callable[[Any, Any, Sequence[Any]], Sequence[Any]],
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Goes through the weights of a row that fill no 16 bytes: `carried = body(place, weights, carried)`."""
     builder = lanes.builder
     count = builder.srem(n_in, lanes.number(form.elements))

@@ -16,18 +16,7 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
 from ..cpu import Variant
-from .arithmetic import (
-    EXP_SERIES,
-    HIGHEST,
-    LN2_HIGH,
-    LN2_LOW,
-    LOG2_E,
-    LOWEST,
-    MAGIC,
-    MAGIC_BITS,
-    has_half,
-    widen_half,
-)
+from .arithmetic import EXP_SERIES, HIGHEST, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST, MAGIC, MAGIC_BITS, has_half, widen_half
 
 LANES = 16
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)

@@ -59,36 +59,14 @@ class Record:
 class GgufHeader(Record):
     """The start of the file."""
 
-    __slots__ = (
-        "magic",
-        "version",
-        "tensor_count",
-        "metadata_kv_count",
-    )
+    __slots__ = ("magic", "version", "tensor_count", "metadata_kv_count")
     SIZE = 24
     FORMAT = "<IIQQ"
-    FIELDS = (
-        "magic",
-        "version",
-        "tensor_count",
-        "metadata_kv_count",
-    )
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "magic": 0,
-        "version": 4,
-        "tensor_count": 8,
-        "metadata_kv_count": 16,
-    }
+    FIELDS = ("magic", "version", "tensor_count", "metadata_kv_count")
+    OFFSETS: ClassVar[dict[str, int]] = {"magic": 0, "version": 4, "tensor_count": 8, "metadata_kv_count": 16}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        magic: int = 0,
-        version: int = 0,
-        tensor_count: int = 0,
-        metadata_kv_count: int = 0,
-    ) -> None:
+    def __init__(self, *, magic: int = 0, version: int = 0, tensor_count: int = 0, metadata_kv_count: int = 0) -> None:
         self.magic = magic  # u32, id: "GGUF", 0x46554747.
         self.version = version  # u32, version: 2 or 3.
         self.tensor_count = tensor_count  # u64, tensors: Number of tensor records.
@@ -98,22 +76,12 @@ class GgufHeader(Record):
     def decode(cls, buffer: ReadableBuffer, offset: int = 0) -> Self:
         """Reads the record at `offset` of a buffer."""
         self = cls.__new__(cls)
-        (
-            self.magic,
-            self.version,
-            self.tensor_count,
-            self.metadata_kv_count,
-        ) = cls._struct.unpack_from(buffer, offset)
+        (self.magic, self.version, self.tensor_count, self.metadata_kv_count) = cls._struct.unpack_from(buffer, offset)
         return self
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.magic,
-            self.version,
-            self.tensor_count,
-            self.metadata_kv_count,
-        )
+        return self._struct.pack(self.magic, self.version, self.tensor_count, self.metadata_kv_count)
 
 
 class GgufStringLength(Record):
@@ -123,16 +91,10 @@ class GgufStringLength(Record):
     SIZE = 8
     FORMAT = "<Q"
     FIELDS = ("length",)
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "length": 0,
-    }
+    OFFSETS: ClassVar[dict[str, int]] = {"length": 0}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        length: int = 0,
-    ) -> None:
+    def __init__(self, *, length: int = 0) -> None:
         self.length = length  # u64, bytes: Length of the string.
 
     @classmethod
@@ -144,9 +106,7 @@ class GgufStringLength(Record):
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.length,
-        )
+        return self._struct.pack(self.length)
 
 
 class GgufValueType(Record):
@@ -156,16 +116,10 @@ class GgufValueType(Record):
     SIZE = 4
     FORMAT = "<I"
     FIELDS = ("value_type",)
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "value_type": 0,
-    }
+    OFFSETS: ClassVar[dict[str, int]] = {"value_type": 0}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        value_type: int = 0,
-    ) -> None:
+    def __init__(self, *, value_type: int = 0) -> None:
         self.value_type = value_type  # u32, id: Type of the value.
 
     @classmethod
@@ -177,36 +131,20 @@ class GgufValueType(Record):
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.value_type,
-        )
+        return self._struct.pack(self.value_type)
 
 
 class GgufArrayHeader(Record):
     """Comes before the elements of an array."""
 
-    __slots__ = (
-        "element_type",
-        "count",
-    )
+    __slots__ = ("element_type", "count")
     SIZE = 12
     FORMAT = "<IQ"
-    FIELDS = (
-        "element_type",
-        "count",
-    )
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "element_type": 0,
-        "count": 4,
-    }
+    FIELDS = ("element_type", "count")
+    OFFSETS: ClassVar[dict[str, int]] = {"element_type": 0, "count": 4}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        element_type: int = 0,
-        count: int = 0,
-    ) -> None:
+    def __init__(self, *, element_type: int = 0, count: int = 0) -> None:
         self.element_type = element_type  # u32, id: Type of the elements.
         self.count = count  # u64, elements: Number of elements.
 
@@ -214,18 +152,12 @@ class GgufArrayHeader(Record):
     def decode(cls, buffer: ReadableBuffer, offset: int = 0) -> Self:
         """Reads the record at `offset` of a buffer."""
         self = cls.__new__(cls)
-        (
-            self.element_type,
-            self.count,
-        ) = cls._struct.unpack_from(buffer, offset)
+        (self.element_type, self.count) = cls._struct.unpack_from(buffer, offset)
         return self
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.element_type,
-            self.count,
-        )
+        return self._struct.pack(self.element_type, self.count)
 
 
 class GgufTensorRank(Record):
@@ -235,16 +167,10 @@ class GgufTensorRank(Record):
     SIZE = 4
     FORMAT = "<I"
     FIELDS = ("n_dims",)
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "n_dims": 0,
-    }
+    OFFSETS: ClassVar[dict[str, int]] = {"n_dims": 0}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        n_dims: int = 0,
-    ) -> None:
+    def __init__(self, *, n_dims: int = 0) -> None:
         self.n_dims = n_dims  # u32, dimensions: Number of extents that follow, each a u64.
 
     @classmethod
@@ -256,36 +182,20 @@ class GgufTensorRank(Record):
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.n_dims,
-        )
+        return self._struct.pack(self.n_dims)
 
 
 class GgufTensorTail(Record):
     """Comes after a tensor's extents."""
 
-    __slots__ = (
-        "ggml_type",
-        "offset",
-    )
+    __slots__ = ("ggml_type", "offset")
     SIZE = 12
     FORMAT = "<IQ"
-    FIELDS = (
-        "ggml_type",
-        "offset",
-    )
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "ggml_type": 0,
-        "offset": 4,
-    }
+    FIELDS = ("ggml_type", "offset")
+    OFFSETS: ClassVar[dict[str, int]] = {"ggml_type": 0, "offset": 4}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        ggml_type: int = 0,
-        offset: int = 0,
-    ) -> None:
+    def __init__(self, *, ggml_type: int = 0, offset: int = 0) -> None:
         self.ggml_type = ggml_type  # u32, id: Type of the elements.
         self.offset = offset  # u64, bytes: First byte, from the start of the data section.
 
@@ -293,15 +203,9 @@ class GgufTensorTail(Record):
     def decode(cls, buffer: ReadableBuffer, offset: int = 0) -> Self:
         """Reads the record at `offset` of a buffer."""
         self = cls.__new__(cls)
-        (
-            self.ggml_type,
-            self.offset,
-        ) = cls._struct.unpack_from(buffer, offset)
+        (self.ggml_type, self.offset) = cls._struct.unpack_from(buffer, offset)
         return self
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.ggml_type,
-            self.offset,
-        )
+        return self._struct.pack(self.ggml_type, self.offset)

@@ -63,16 +63,10 @@ class SafetensorsHead(Record):
     SIZE = 8
     FORMAT = "<Q"
     FIELDS = ("header_length",)
-    OFFSETS: ClassVar[dict[str, int]] = {
-        "header_length": 0,
-    }
+    OFFSETS: ClassVar[dict[str, int]] = {"header_length": 0}
     _struct = Struct(FORMAT)
 
-    def __init__(
-        self,
-        *,
-        header_length: int = 0,
-    ) -> None:
+    def __init__(self, *, header_length: int = 0) -> None:
         self.header_length = header_length  # u64, bytes: Length of the JSON object that follows.
 
     @classmethod
@@ -84,6 +78,4 @@ class SafetensorsHead(Record):
 
     def encode(self) -> bytes:
         """The record as SIZE bytes."""
-        return self._struct.pack(
-            self.header_length,
-        )
+        return self._struct.pack(self.header_length)

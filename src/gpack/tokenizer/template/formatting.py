@@ -35,8 +35,11 @@ def printf(budget: Budget, template: str, values: list[Value], whole: Value) -> 
             continue
         if match["name"] is not None:
             named = True
-            found = whole.get(match["name"], Missing(f"there is no {match['name']!r} to format")) \
-                if isinstance(whole, dict) else Missing("what is formatted has no names")  # fmt: skip
+            found = (
+                whole.get(match["name"], Missing(f"there is no {match['name']!r} to format"))
+                if isinstance(whole, dict)
+                else Missing("what is formatted has no names")
+            )
             value = demand(found)
         else:
             value = next(waiting, _NOTHING)

@@ -84,11 +84,7 @@ def _sorted(budget: Budget, found: list[Value], keys: list[Value], *, reverse: V
 
 
 def sort(
-    budget: Budget,
-    value: Value,
-    reverse: Value = False,
-    case_sensitive: Value = False,
-    attribute: Value = None,
+    budget: Budget, value: Value, reverse: Value = False, case_sensitive: Value = False, attribute: Value = None
 ) -> list[Value]:
     """`value | sort`, with reverse, case_sensitive, attribute."""
     found = iterate(budget, value)

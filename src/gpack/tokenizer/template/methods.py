@@ -31,9 +31,19 @@ from .values import (
 Method = Callable[..., Value]
 
 _PURE = (
-    "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable",
-    "isspace", "istitle", "isupper",
-)  # fmt: skip
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+)
 _CASES = ["capitalize", "casefold", "lower", "swapcase", "title", "upper"]
 
 

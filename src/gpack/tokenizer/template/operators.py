@@ -10,20 +10,7 @@ from . import text
 from .budget import Budget, limit
 from .formatting import printf
 from .methods import attribute
-from .values import (
-    MAX_BITS,
-    NUMBERS,
-    SCALARS,
-    Missing,
-    Value,
-    demand,
-    equal,
-    fault,
-    key_of,
-    measure,
-    number,
-    type_name,
-)
+from .values import MAX_BITS, NUMBERS, SCALARS, Missing, Value, demand, equal, fault, key_of, measure, number, type_name
 
 
 def add(budget: Budget, left: Value, right: Value) -> Value:
