@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpack.engine.buffers import Activations, Buffer
-from gpack.engine.cpu import usable
-from gpack.engine.matmul import Matrix, Workspace, matmul
-from gpack.engine.store import Kernels
-from gpack.engine.team import Program, Team
+from gpack.engine.backends.cpu.buffers import Activations, Buffer
+from gpack.engine.backends.cpu.matmul import Matrix, Workspace, matmul
+from gpack.engine.backends.cpu.store import Kernels
+from gpack.engine.backends.cpu.team import Program, Team
+from gpack.engine.backends.cpu.variants import usable
 from gpack.generated.constants import GgmlType
 from gpack.terminal import units
 
@@ -179,7 +179,8 @@ def _prompt(found: Kernels, name: str, rounds: int) -> Row:
 def _start(rounds: int) -> Row:
     """Seconds until all kernels of a model can be called: nothing kept on disk, and all of them."""
     code = (
-        "import time; began = time.perf_counter(); from gpack.engine.store import Kernels; found = Kernels();"
+        "import time; began = time.perf_counter(); from gpack.engine.backends.cpu.store import Kernels;"
+        " found = Kernels();"
         f" [found.address(name) for name in {START!r}]; print(time.perf_counter() - began)"
     )
 

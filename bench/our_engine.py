@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpack.engine.cpu import choose
+from gpack.engine.backends.cpu.variants import choose
 from gpack.model import GuildModel, ModelPaths
 
 from .llama_cpp import surprise

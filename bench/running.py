@@ -223,7 +223,7 @@ def _process(words: Sequence[str], place: Path, told: dict[str, Any]) -> Outcome
 
 
 def _usable() -> list[str]:
-    from gpack.engine.cpu import usable
+    from gpack.engine.backends.cpu.variants import usable
 
     return [variant.name for variant in usable()]
 

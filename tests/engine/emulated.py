@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from gpack.engine.cpu import VARIANTS, Variant
-from gpack.engine.store import Kernels
+from gpack.engine.backends.cpu.store import Kernels
+from gpack.engine.backends.cpu.variants import VARIANTS, Variant
 
 # The two instructions, by the manual's description: sums of four products u8 x s8 in each lane, without saturation;
 # bytes of a table within 128 bits, 0 where an index is negative.

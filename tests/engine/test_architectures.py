@@ -10,7 +10,7 @@ import pytest
 from float64_model import Reference
 from tiny_models import TinyModel, text, tiny
 
-from gpack.engine.cpu import usable
+from gpack.engine.backends.cpu.variants import usable
 
 YARN: dict[str, Any] = {
     "rope__scaling__type": "yarn",

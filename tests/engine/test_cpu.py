@@ -12,10 +12,10 @@ from importlib import import_module
 import llvmlite.binding as llvm
 import pytest
 
-from gpack.engine import cpu
-from gpack.engine.cpu import Variant
-from gpack.engine.kernels import BLOCK_TYPES, MODULES, PLAIN_TYPES
-from gpack.engine.store import Kernels
+from gpack.engine.backends.cpu import variants as cpu
+from gpack.engine.backends.cpu.kernels import BLOCK_TYPES, MODULES, PLAIN_TYPES
+from gpack.engine.backends.cpu.store import Kernels
+from gpack.engine.backends.cpu.variants import Variant
 from gpack.errors import UsageError
 
 from .products import kernels
@@ -125,7 +125,7 @@ def assembly(name: str, variant: str) -> str:
     """What is run, as text."""
     # What is only looked at can be compiled for a CPU that is not there.
     found = Kernels(Variant("vnni", (), "cascadelake")) if variant == "vnni" else kernels(variant)
-    made = import_module(f"gpack.engine.kernels.{MODULES[name]}").BUILDERS[name](found.variant)
+    made = import_module(f"gpack.engine.backends.cpu.kernels.{MODULES[name]}").BUILDERS[name](found.variant)
     return str(found._machine.emit_assembly(found._optimised(made.module("kernel"))))
 
 
@@ -162,5 +162,7 @@ def test_vnni_code_multiplies_four_at_once(name: str) -> None:
 
 
 def test_choosing_does_not_import_numba() -> None:
-    code = "import sys; from gpack.engine import cpu; cpu.choose(); assert 'numba' not in sys.modules"
+    code = (
+        "import sys; from gpack.engine.backends.cpu.variants import choose; choose(); assert 'numba' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

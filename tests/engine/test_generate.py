@@ -15,10 +15,10 @@ from markov import END, Model, Session, chain, ids_of, script, tiny
 from tiny_models import ORACLE
 
 import gpack
-from gpack.engine.ending import StopStrings, end_tokens
-from gpack.engine.generate import Generation, Piece, Request, TextGenerator, encode, generate
-from gpack.engine.sampling import Sampling
 from gpack.errors import FormatError, GpackError, MissingError, UsageError
+from gpack.generate.ending import StopStrings, end_tokens
+from gpack.generate.sampling import Sampling
+from gpack.generate.text import Generation, Piece, Request, TextGenerator, encode, generate
 from gpack.model import GuildModel, ModelPaths
 
 A, B, C = (TINY_TOKENS.index(letter) for letter in "abc")

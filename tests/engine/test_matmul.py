@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gpack.engine.buffers import Activations, Buffer
-from gpack.engine.cpu import VARIANTS
-from gpack.engine.matmul import Matrix, embed, matmul
-from gpack.engine.workspace import COMPUTE, Compute
+from gpack.engine.backends.cpu.buffers import Activations, Buffer
+from gpack.engine.backends.cpu.matmul import Matrix, embed, matmul
+from gpack.engine.backends.cpu.variants import VARIANTS
+from gpack.engine.backends.cpu.workspace import COMPUTE, Compute
 from gpack.errors import FormatError
 from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpack.engine.cpu import VARIANTS
+from gpack.engine.backends.cpu.variants import VARIANTS
 
 from .products import BLOCKS, PLAIN, kernels
 
@@ -17,8 +17,8 @@ WORKER = """
 import ctypes, mmap, sys
 import numpy as np
 from engine.products import BLOCKS, NUMBERS, PLAIN, Bed, random_rows
-from gpack.engine.buffers import Activations, Buffer
-from gpack.engine.matmul import Matrix, embed, matmul
+from gpack.engine.backends.cpu.buffers import Activations, Buffer
+from gpack.engine.backends.cpu.matmul import Matrix, embed, matmul
 from gpack.generated.constants import GgmlType
 
 PAGE = mmap.PAGESIZE

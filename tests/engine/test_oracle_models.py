@@ -11,7 +11,7 @@ import pytest
 from tiny_models import DATA, ORACLE
 
 from gpack.convert.gguf import convert_gguf
-from gpack.engine.cpu import usable
+from gpack.engine.backends.cpu.variants import usable
 from gpack.model import GuildModel, ModelPaths
 
 NAMES = ["llama", "llama_moe", "llama_ropefreqs", "qwen2", "qwen3", "qwen3_yarn", "qwen3moe", "gemma3"]

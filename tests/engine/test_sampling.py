@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpack.engine.sampling import GREEDY, Sampler, Sampling, largest, logprobs
 from gpack.errors import FormatError, UsageError
+from gpack.generate.sampling import GREEDY, Sampler, Sampling, largest, logprobs
 
 OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 # Token 3 is the most probable, then 0, 4, 1, 2.

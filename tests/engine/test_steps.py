@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpack.engine import store
-from gpack.engine.buffers import aligned
-from gpack.engine.cpu import usable
+from gpack.engine.backends.cpu import store
+from gpack.engine.backends.cpu.buffers import aligned
+from gpack.engine.backends.cpu.store import Kernels
+from gpack.engine.backends.cpu.team import Program, Team
+from gpack.engine.backends.cpu.variants import usable
 from gpack.engine.graph import float_bits
-from gpack.engine.rope import Rope, RopeTable, Yarn
-from gpack.engine.store import Kernels
-from gpack.engine.team import Program, Team
+from gpack.engine.graph.rope import Rope, RopeTable, Yarn
 
 Floats = npt.NDArray[np.float32]
 VARIANTS = [variant.name for variant in usable()]

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="numba is not installed")
 
-from gpack.engine import store
-from gpack.engine.cpu import VARIANTS, usable
-from gpack.engine.store import Kernels
+from gpack.engine.backends.cpu import store
+from gpack.engine.backends.cpu.store import Kernels
+from gpack.engine.backends.cpu.variants import VARIANTS, usable
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_cache_that_cannot_be_written(folder: Path) -> None:
 
 def test_warm_start_needs_no_numba(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom gpack.engine.store import Kernels\nKernels().address('execute')\n"
+        "import sys\nfrom gpack.engine.backends.cpu.store import Kernels\nKernels().address('execute')\n"
         "print('numba' in sys.modules)"
     )
     answers = [

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="numba is not installed")
 
-from gpack.engine.store import KERNEL, Kernels
-from gpack.engine.team import Program, Team
+from gpack.engine.backends.cpu.store import KERNEL, Kernels
+from gpack.engine.backends.cpu.team import Program, Team
 from gpack.errors import UsageError
 
 KERNEL_WORDS = ctypes.c_int64 * 1

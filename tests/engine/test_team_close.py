@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="numba is not installed")
 
-from gpack.engine import team as team_module
-from gpack.engine.team import Program, Team
+from gpack.engine.backends.cpu import team as team_module
+from gpack.engine.backends.cpu.team import Program, Team
 
 from .products import kernels
 

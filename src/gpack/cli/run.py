@@ -17,8 +17,8 @@ from .speaking import Output, Remarks, Speaker, remark, statistics
 from .vocabulary import as_text, is_gguf, read_input
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation, TextGenerator
-    from ..engine.sampling import Sampling
+    from ..generate.sampling import Sampling
+    from ..generate.text import Generation, TextGenerator
     from ..model.load import GuildModel
 
 DESCRIPTION = """\
@@ -187,7 +187,7 @@ def _answer(speaker: Speaker, text: str) -> int:
 
 
 def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
-    from ..engine.generate import INTERRUPTED
+    from ..generate.text import INTERRUPTED
 
     model = speaker.model
     told: dict[str, Any] = {
@@ -250,7 +250,7 @@ def _prompt(args: argparse.Namespace) -> str | None:
 
 
 def _sampling(args: argparse.Namespace) -> Sampling:
-    from ..engine.sampling import Sampling
+    from ..generate.sampling import Sampling
 
     return Sampling(
         temperature=args.temp,
@@ -288,7 +288,7 @@ def _load(args: argparse.Namespace) -> GuildModel:
 
 
 def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
-    from ..engine.generate import TextGenerator
+    from ..generate.text import TextGenerator
 
     return TextGenerator.of(
         model,

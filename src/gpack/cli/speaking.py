@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from ..engine.generate import Generation, Request, TextGenerator
-    from ..engine.sampling import Sampling
+    from ..generate.sampling import Sampling
+    from ..generate.text import Generation, Request, TextGenerator
     from ..model.load import GuildModel
 
 # Control characters command a terminal, and these of direction make text read other than it is. Line feeds and tabs
@@ -106,7 +106,7 @@ class Speaker:
         Raises:
             GpackError: The prompt is empty, or the chat template refuses it.
         """
-        from ..engine.generate import Request, encode
+        from ..generate.text import Request, encode
 
         args = self.args
         ids = encode(self.model, prompt, parse_special=args.raw, **dict(args.template_var))

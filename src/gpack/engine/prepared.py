@@ -11,9 +11,9 @@ from ..errors import FormatError
 from ..generated.constants import SectionKind
 from .architectures import Architecture, find
 from .architectures.blocks import Hyperparameters, Model
-from .experts import ExpertPager
+from .backends.cpu.experts import ExpertPager
+from .backends.cpu.store import Kernels
 from .hyperparameters import MOST_WIDTH, Keys
-from .store import Kernels
 from .weights import Weights
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError, UsageError
-from .buffers import aligned
-from .cache import KeyValueCache
-from .cpu import choose
+from .backends.cpu.buffers import aligned
+from .backends.cpu.cache import KeyValueCache
+from .backends.cpu.matmul import Compute, Workspace
+from .backends.cpu.team import MOST_THREADS, Program, Team
+from .backends.cpu.variants import choose
 from .graph import Graph, Value
-from .matmul import Compute, Workspace
 from .prepared import kernels_of, prepare
-from .team import MOST_THREADS, Program, Team
 
 if TYPE_CHECKING:
     from ..model.load import GuildModel

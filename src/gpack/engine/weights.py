@@ -14,14 +14,14 @@ from ..errors import FormatError
 from ..generated.constants import GgmlType
 from ..model.experts import half_of_free_memory
 from ..tensor import Tensor
-from .buffers import aligned
-from .finite import first_not_finite, suspects
-from .kernels import BLOCK_TYPES, PLAIN_TYPES
-from .matmul import Experts, Matrix
+from .backends.cpu.buffers import aligned
+from .backends.cpu.finite import first_not_finite, suspects
+from .backends.cpu.kernels import BLOCK_TYPES, PLAIN_TYPES
+from .backends.cpu.matmul import Experts, Matrix
 
 if TYPE_CHECKING:
     from ..model.load import GuildModel
-    from .team import Team
+    from .backends.cpu.team import Team
 
 _PLAIN = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64)
 _POSITIONS = ".attn_rot_embd"  # frequencies that old files hold, and that follow from the metadata

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..engine.generate import Generation, Piece, Prompt
-    from ..engine.sampling import Sampling
     from ..engine.session import Session
+    from ..generate.sampling import Sampling
+    from ..generate.text import Generation, Piece, Prompt
     from ..tokenizer import Tokenizer
     from ..tokenizer.chat import ChatTemplate
 
@@ -300,7 +300,7 @@ class GuildModel:
         **options: Any,
     ) -> Iterator[Piece]: ...
     def generate(self, prompt: Prompt, **options: Any) -> Generation | Iterator[Piece]:
-        """Generates one text. `gpack.engine.generate.TextGenerator` keeps the cache from one text to the next.
+        """Generates one text. `gpack.generate.text.TextGenerator` keeps the cache from one text to the next.
 
         Args:
             prompt: A text, which is continued; token ids; or messages, for the model's chat template.
@@ -316,7 +316,7 @@ class GuildModel:
             UsageError: `engine.prompt`, `engine.context`, `engine.token`, or an argument makes no sense.
             GpackError: As `Session`, the tokeniser and the chat template do.
         """
-        from ..engine.generate import generate
+        from ..generate.text import generate
 
         return generate(self, prompt, **options)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...errors import FormatError, UnsupportedError
-from ..experts import ExpertPager
+from ..backends.cpu.experts import ExpertPager
 from ..graph import Graph, Part, Value, Vector
+from ..graph.rope import Rope, Yarn
 from ..hyperparameters import MOST_CONTEXT, MOST_EXPERTS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Keys
-from ..rope import Rope, Yarn
 from ..weights import Weights
 
 _EXPERTS = tuple(f"ffn_{role}_exps.weight" for role in ("gate", "up", "down", "gate_up"))

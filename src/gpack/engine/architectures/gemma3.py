@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, replace
 
 from ..graph import Graph, Value
+from ..graph.rope import Rope
 from ..hyperparameters import MOST_CONTEXT, MOST_LAYERS, Keys
-from ..rope import Rope
 from ..weights import Weights
 from . import blocks
 from .blocks import Hyperparameters, Model

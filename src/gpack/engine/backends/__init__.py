@@ -1,0 +1,1 @@
+"""Where models compute: each backend lowers graphs to programs of its own."""

@@ -1,0 +1,1 @@
+"""The CPU: kernels that LLVM compiles, threads that run them."""

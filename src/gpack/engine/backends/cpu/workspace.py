@@ -1,0 +1,49 @@
+"""What the products of a model share: the state of a batch, memory of the threads, and how they compute."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ....errors import UsageError
+from .buffers import aligned
+from .store import Kernels
+from .team import Words
+
+Compute = Literal["int8", "f32"]
+COMPUTE: tuple[Compute, ...] = ("int8", "f32")
+N_TOKENS = 0  # the word of the state that says how many tokens the batch has
+# What differs between variants: rows of a tile, which is the number of 32-bit lanes (see kernels/lanes.py).
+LANES = {"vnni": 16, "avx2": 8, "portable": 8}
+
+
+class Workspace:
+    """What the products of a model share.
+
+    Attributes:
+        state: int64 [16]; word 0 is the number of tokens of the batch.
+        compute: `int8`: activations are rounded to 8 bits, 32 to a scale, where the weights are quantised. `f32`:
+            never.
+        lanes: Rows of a tile.
+    """
+
+    def __init__(
+        self, kernels: Kernels, state: Words, *, max_batch: int, threads: int, compute: Compute = "int8"
+    ) -> None:
+        if compute not in COMPUTE:
+            raise UsageError(f"there is no way to compute {compute!r}", code="usage", hint=", ".join(COMPUTE))
+        self.kernels, self.state = kernels, state
+        self.max_batch, self.threads, self.compute = max_batch, threads, compute
+        self.lanes = LANES[kernels.variant.name]
+        self._memory: dict[int, Any] = {}
+
+    @property
+    def n_tokens(self) -> int:
+        """Of the batch that runs now."""
+        return int(self.state[N_TOKENS])
+
+    def memory(self, size: int) -> tuple[int, int]:
+        """Memory for each thread that steps may use while they run: address, and bytes of each thread."""
+        each = 1 << max(14, (size - 1).bit_length())  # few sizes, so that steps share
+        if each not in self._memory:
+            self._memory[each] = aligned((self.threads, each), "u1")
+        return int(self._memory[each].ctypes.data), each

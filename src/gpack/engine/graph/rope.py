@@ -1,0 +1,118 @@
+"""Rotary position embedding: the angles of positions, worked out in float64.
+
+Sources: Su et al., RoFormer (2021); Peng et al., YaRN (2023), with the magnitude and the corner frequencies that
+llama.cpp uses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..backends.cpu.buffers import aligned
+
+_STEP = 256  # positions that are worked out together
+_MOST_ANGLE = 1e100  # of position 1; beyond any model, and finite at any position
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How positions turn queries and keys.
+
+    Attributes:
+        n_rotated: Elements of a head that are turned, in pairs.
+        base: Frequency j of n_rotated / 2 is base^(-2 j / n_rotated).
+        neighbours: Pairs are (2 j, 2 j + 1); else (j, j + n_rotated / 2).
+        factor: Positions are divided by it (`linear`), or low frequencies are (`yarn`).
+        yarn: What YaRN needs; None where it is not used.
+        divisors: Frequencies are divided by them; None: they are not.
+    """
+
+    n_rotated: int
+    base: float
+    neighbours: bool
+    factor: float = 1.0
+    yarn: Yarn | None = None
+    divisors: tuple[float, ...] | None = None
+
+    def frequencies(self) -> npt.NDArray[np.float64]:
+        """Angle of each pair at position 1."""
+        j = np.arange(self.n_rotated // 2, dtype=np.float64)
+        omega = self.base ** (-2 * j / self.n_rotated)
+        if self.divisors is not None:
+            omega = omega / np.array(self.divisors, np.float64)
+        if self.yarn is None:
+            return omega / self.factor
+        ramp = self.yarn.ramp(self.n_rotated, self.base)
+        scaled: npt.NDArray[np.float64] = omega * ((1 - ramp) / self.factor + ramp)
+        return scaled
+
+    def is_finite(self) -> bool:
+        """Whether all angles are finite numbers, at any position that there may be."""
+        try:
+            with np.errstate(all="ignore"):
+                largest = np.abs(self.frequencies()).max()
+        except OverflowError:  # corner frequencies of YaRN
+            return False
+        return bool(largest <= _MOST_ANGLE) and math.isfinite(self.magnitude())
+
+    def magnitude(self) -> float:
+        """What cosines and sines are multiplied by."""
+        return 1.0 if self.yarn is None else (1 + 0.1 * math.log(self.factor)) * self.yarn.attention_factor
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """The parameters of YaRN.
+
+    Attributes:
+        n_original: Context length that the model was first trained on.
+        beta_fast, beta_slow: Turns over that length above and below which a frequency is kept, or divided.
+        attention_factor: Factor of the magnitude.
+    """
+
+    n_original: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+
+    def ramp(self, n_rotated: int, base: float) -> npt.NDArray[np.float64]:
+        """1 where a frequency is kept, 0 where it is divided, for each pair."""
+
+        def corner(turns: float) -> float:
+            return n_rotated * math.log(self.n_original / (2 * math.pi * turns)) / (2 * math.log(base))
+
+        low = max(0, math.floor(corner(self.beta_fast)))
+        high = min(n_rotated - 1, math.ceil(corner(self.beta_slow)))
+        j = np.arange(n_rotated // 2, dtype=np.float64)
+        made: npt.NDArray[np.float64] = 1 - np.clip((j - low) / max(0.001, high - low), 0, 1)
+        return made
+
+
+class RopeTable:
+    """Cosines and sines of all positions: float32 rows of n_rotated / 2 cosines, then as many sines."""
+
+    def __init__(self, rope: Rope, n_ctx: int) -> None:
+        self._frequencies = rope.frequencies()
+        self._magnitude = rope.magnitude()
+        self._rows = aligned((n_ctx, rope.n_rotated), np.float32)
+        self._done = 0
+
+    @property
+    def address(self) -> int:
+        """Address of the row of position 0."""
+        return int(self._rows.ctypes.data)
+
+    def reach(self, end: int) -> None:
+        """Works out the rows of all positions below `end`, and some more."""
+        if end <= self._done:
+            return
+        end = min(len(self._rows), -(-end // _STEP) * _STEP)
+        angles = np.outer(np.arange(self._done, end, dtype=np.float64), self._frequencies)
+        half = angles.shape[1]
+        self._rows[self._done : end, :half] = np.cos(angles) * self._magnitude
+        self._rows[self._done : end, half:] = np.sin(angles) * self._magnitude
+        self._done = end

@@ -1,0 +1,1 @@
+"""Text from a model: sampling, endings, one text token by token."""
