@@ -16,6 +16,9 @@ from safetensors import TensorSpec, serialize
 
 from gpack.convert.anything import convert
 from gpack.errors import GpackError
+from gpack.pack import open as open_pack
+from gpack.sections.verify import verify
+from gpack.sources.safetensors_set import SafetensorsSet
 
 # A tensor is (the writer's name of its type, shape, bytes).
 Stored = tuple[str, tuple[int, ...], bytes]
@@ -188,6 +191,22 @@ def refused(kind: type[GpackError], code: str, source: Path, *words: str, **opti
     for word in words:
         assert word in str(caught.value)
     assert not [entry for entry in output.parent.iterdir() if entry.name.startswith("refused")]
+
+
+def kept(source: Path, *words: str, **options: Any) -> list[str]:
+    """Converts a model that cannot be translated: all its tensors are there, and the reason holds the words."""
+    output = source.with_suffix(".kept.gpack")
+    convert(source, output, **options)
+    assert verify(output).report.ok
+    with open_pack(output) as pack, SafetensorsSet(source) as found:
+        told = pack.manifest["extensions"]["import"]
+        for tensor in found.tensors:
+            assert pack[tensor.name].tobytes() == tensor.file.read_at(tensor.begin, tensor.byte_size)
+    assert told["runnable"] is False
+    reasons: list[str] = told["reasons"]
+    for word in words:
+        assert word in " / ".join(reasons)
+    return reasons
 
 
 def llama_tensors(**sizes: int) -> Tensors:

@@ -1,4 +1,4 @@
-"""Tensors of Hugging Face models: stacked, reordered, computed, refused where they cannot be what they should."""
+"""Tensors of Hugging Face models: stacked, reordered, computed, kept where they cannot be what they should."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import MOE, Maker, attention_layer, experts, f32, llama_tensors, mlp, qwen3_folder, qwen3_tensors, refused
+from hf_maker import MOE, Maker, attention_layer, experts, f32, kept, llama_tensors, mlp, qwen3_folder, qwen3_tensors
 
 import gpack
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
-from gpack.errors import FormatError
 
 # --- tensors that are not what they should be ---
 
@@ -20,18 +19,18 @@ from gpack.errors import FormatError
 def test_a_model_that_is_not_whole(tmp_path: Path) -> None:
     whole = qwen3_tensors()
     layer = {name: tensor for name, tensor in whole.items() if ".layers.1." not in name}
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "a", tensors=layer), "lacks the layers [1]")
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "b", layers=1, tensors=whole), "has the layers [1]")
+    kept(qwen3_folder(tmp_path / "a", tensors=layer), "lacks the layers [1]")
+    kept(qwen3_folder(tmp_path / "b", layers=1, tensors=whole), "has the layers [1]")
     bare = {name: tensor for name, tensor in whole.items() if "embed_tokens" not in name}
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "c", tensors=bare), "embed_tokens.weight")
+    kept(qwen3_folder(tmp_path / "c", tensors=bare), "embed_tokens.weight")
     untied = qwen3_folder(tmp_path / "d", tie_word_embeddings=False)
-    refused(FormatError, "hf.tensor", untied, "lm_head.weight")
+    kept(untied, "lm_head.weight")
 
 
 def test_two_tensors_of_one_name(tmp_path: Path) -> None:
     tensors = qwen3_tensors()
-    tensors["model.language_model.norm.weight"] = tensors["model.norm.weight"]
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors), "become one", "output_norm.weight")
+    tensors["_orig_mod.model.norm.weight"] = tensors["model.norm.weight"]
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors), "become one", "output_norm.weight")
 
 
 def test_an_unknown_tensor_is_packed_and_told(tmp_path: Path) -> None:
@@ -73,16 +72,16 @@ def test_experts_that_are_missing_or_differ(tmp_path: Path) -> None:
     tensors = experts(Maker(5), 12)
     short = dict(tensors)
     del short["model.layers.0.mlp.experts.10.up_proj.weight"]
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "a", tensors=short, **MOE), "up_proj", "the first is 10")
+    kept(qwen3_folder(tmp_path / "a", tensors=short, **MOE), "up_proj", "the first is 10")
     tensors["model.layers.0.mlp.experts.3.up_proj.weight"] = f32(np.ones((32, 65)))
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "b", tensors=tensors, **MOE), "expert 3", "[32, 65]")
+    kept(qwen3_folder(tmp_path / "b", tensors=tensors, **MOE), "expert 3", "[32, 65]")
 
 
 def test_rows_that_do_not_fit_the_heads(tmp_path: Path) -> None:
     tensors = llama_tensors()
     tensors["model.layers.0.self_attn.q_proj.weight"] = f32(np.ones((130, 64)))
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama")
-    refused(FormatError, "hf.tensor", folder, "130 rows", "4 heads")
+    kept(folder, "130 rows", "4 heads")
 
 
 # --- Llama 3's frequencies, draft layers ---
@@ -186,6 +185,6 @@ def test_a_draft_layer(tmp_path: Path) -> None:
 def test_value_heads_that_do_not_fit(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
     tensors = linear_tensors(Maker(3))
     tensors[f"model.layers.0.linear_attn.{name}"] = f32(np.ones(shape))
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors, **linear_config()), name)
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors, **linear_config()), name)
     odd = qwen3_folder(tmp_path / "n", tensors=tensors, **linear_config(linear_num_value_heads=5))
-    refused(FormatError, "hf.config", odd, "linear_num_value_heads")
+    kept(odd, "linear_num_value_heads")

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import MOE, ORACLE, Maker, Tensors, experts, f32, llama_tensors, mlp, qwen3_folder, qwen3_tensors, refused
+from hf_maker import MOE, ORACLE, Maker, Tensors, experts, f32, kept, llama_tensors, mlp, qwen3_folder, qwen3_tensors
 
 from gpack.cli import main
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
-from gpack.errors import FormatError
 from gpack.pack import open as open_pack
 from gpack.sources.hf_architectures import ARCHITECTURES
 from gpack.sources.hf_import import HfSource
@@ -49,7 +48,7 @@ def reasons(folder: Path, **config: Any) -> list[str]:
 )
 def test_a_size_that_the_tensors_have_not(tmp_path: Path, key: str, value: int, words: tuple[str, ...]) -> None:
     folder = qwen3_folder(tmp_path / "m", tensors=qwen3_tensors(), **{key: value})
-    refused(FormatError, "hf.tensor", folder, *words)
+    kept(folder, *words)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +61,13 @@ def test_a_size_that_the_tensors_have_not(tmp_path: Path, key: str, value: int, 
 )
 def test_experts_that_are_others(tmp_path: Path, key: str, value: int, words: tuple[str, ...]) -> None:
     folder = qwen3_folder(tmp_path / "m", tensors=experts(Maker(5), 12), **{**MOE, key: value})
-    refused(FormatError, "hf.tensor", folder, *words)
+    kept(folder, *words)
 
 
 def test_heads_of_a_size_that_nothing_says(tmp_path: Path) -> None:
     """hidden_size / num_attention_heads: 64 / 4 = 16, but the norms have 32."""
     folder = qwen3_folder(tmp_path / "m", tensors=qwen3_tensors(), head_dim=None)
-    refused(FormatError, "hf.tensor", folder, "k_norm.weight", "hidden_size / num_attention_heads = 16")
+    kept(folder, "k_norm.weight", "hidden_size / num_attention_heads = 16")
     tensors = {name: held for name, held in llama_tensors().items() if ".self_attn." not in name}
     made = Maker(3)
     for layer in range(2):
@@ -80,7 +79,7 @@ def test_heads_of_a_size_that_nothing_says(tmp_path: Path) -> None:
 
 def test_a_tensor_of_another_rank(tmp_path: Path) -> None:
     tensors = qwen3_tensors() | {f"{LAYER}.input_layernorm.weight": f32(np.ones((64, 1), np.float32))}
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors), "input_layernorm", "has 2 axes")
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors), "input_layernorm", "has 2 axes")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_a_tensor_of_another_rank(tmp_path: Path) -> None:
 )
 def test_values_that_no_model_has(tmp_path: Path, key: str, value: Any) -> None:
     folder = qwen3_folder(tmp_path / "m", tensors=qwen3_tensors(), **{key: value})
-    refused(FormatError, "hf.config", folder, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else "")
+    kept(folder, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else "")
 
 
 @pytest.mark.parametrize(
@@ -118,21 +117,21 @@ def test_values_that_no_model_has(tmp_path: Path, key: str, value: Any) -> None:
 )
 def test_experts_that_no_model_has(tmp_path: Path, key: str, value: int) -> None:
     folder = qwen3_folder(tmp_path / "m", tensors=experts(Maker(5), 12), **{**MOE, key: value})
-    refused(FormatError, "hf.config", folder, key if key != "num_experts" else "num_local_experts")
+    kept(folder, key if key != "num_experts" else "num_local_experts")
 
 
 @pytest.mark.parametrize("name", ["self_attn.q_proj", "self_attn.k_norm", "mlp.down_proj", "input_layernorm"])
 def test_a_layer_that_lacks_a_tensor(tmp_path: Path, name: str) -> None:
     tensors = qwen3_tensors()
     del tensors[f"model.layers.1.{name}.weight"]
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors), "blk.1.", "are missing")
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors), "blk.1.", "are missing")
 
 
 @needs_oracle
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped"])
 def test_whole_models_have_nothing_to_tell(name: str) -> None:
     with HfSource.open(ORACLE / "hf" / name, text_only=True) as source:
-        assert source.faults == []
+        assert source.reasons == []
 
 
 def test_packed_weights_are_told_and_kept(tmp_path: Path) -> None:
@@ -231,12 +230,12 @@ def test_biases(tmp_path: Path) -> None:
     config: dict[str, Any] = {"model_type": "llama"}
     assert reasons(qwen3_folder(tmp_path / "a", tensors=whole, **config, attention_bias=True)) == []
     bare = qwen3_folder(tmp_path / "b", tensors=llama_tensors(), **config, attention_bias=True)
-    refused(FormatError, "hf.tensor", bare, "blk.0.attn_q.bias")
+    kept(bare, "blk.0.attn_q.bias")
     unsaid = reasons(qwen3_folder(tmp_path / "c", tensors=whole, **config))
     assert unsaid == ["8 biases are none that llama has, the first is blk.0.attn_k.bias"]
     # A bias is permuted as its rows are, so 63 rows would be no heads.
     whole[f"{LAYER}.self_attn.k_proj.bias"] = f32(make(63))
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "d", tensors=whole, **config, attention_bias=True), "63")
+    kept(qwen3_folder(tmp_path / "d", tensors=whole, **config, attention_bias=True), "63")
 
 
 def test_no_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,4 +263,4 @@ def test_every_architecture_has_a_shape_for_every_tensor(tmp_path: Path) -> None
 def test_two_sizes_of_one_model(tmp_path: Path) -> None:
     """The first tensor that differs is told, with what was expected of it."""
     tensors = qwen3_tensors() | mlp(Maker(8), "model.layers.1.mlp", 64, 256)
-    refused(FormatError, "hf.tensor", qwen3_folder(tmp_path / "m", tensors=tensors), "layers.1.mlp", "[64, 256]", "128")
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors), "layers.1.mlp", "[64, 256]", "128")

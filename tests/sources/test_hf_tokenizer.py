@@ -329,8 +329,12 @@ def test_templates_with_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("template", [7, [], [{"name": "default"}], ["x"], "\ud800"])
 def test_a_template_that_is_none(tmp_path: Path, template: Any) -> None:
+    """It costs the template, not the tokenizer."""
     write_tokenizer(tmp_path, chat_template=template)
-    refused(tmp_path, "hf.tokenizer", "tokenizer_config.json")
+    made = read_directory(tmp_path)
+    assert made.notes == ["tokenizer_config.json: a chat template is no text: the chat template is left aside"]
+    assert "tokenizer.ggml.tokens" in made.metadata
+    assert "tokenizer.chat_template" not in made.metadata
 
 
 # --- damaged files ---
@@ -378,7 +382,8 @@ def test_ways_of_finding_added_tokens_are_told(tmp_path: Path, way: str) -> None
 def test_a_template_that_is_not_utf8(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    refused(tmp_path, "hf.tokenizer", "UTF-8")
+    (note,) = read_directory(tmp_path).notes
+    assert note.startswith("chat_template.jinja: it is not UTF-8")
 
 
 def test_a_link_to_nowhere_is_told(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ TYPES = [
 
 def read(path: Path) -> dict[str, StoredTensor]:
     with SourceFile(path) as file:
-        return {tensor.name: tensor for tensor in read_header(file)}
+        return {tensor.name: tensor for tensor in read_header(file).tensors}
 
 
 def refused(path: Path, kind: type[GpackError], code: str, *words: str) -> GpackError:
@@ -82,7 +82,7 @@ def test_every_type_keeps_its_bytes(target: Path, written: str, name: str, size:
     data = bytes(range(48))
     write_safetensors(target, {"t": (written, (3, 16 // size), data), "u": ("float32", (), b"abcd")})
     with SourceFile(target) as file:
-        tensors = {tensor.name: tensor for tensor in read_header(file)}
+        tensors = {tensor.name: tensor for tensor in read_header(file).tensors}
         assert GgmlType.NAMES[tensors["t"].ggml_type] == name
         assert tensors["t"].shape == (3, 16 // size)
         assert bytes(read_part(tensors["t"].data, 0, 48)) == data
@@ -152,9 +152,13 @@ def test_an_entry_that_is_none(target: Path, value: Any) -> None:
     refused(write_by_hand(target, {"t": value}), FormatError, "safetensors.json", "t: ")
 
 
-@pytest.mark.parametrize("metadata", [1, [], {"a": 1}, {"a": None}])
-def test_metadata_that_is_no_strings(target: Path, metadata: Any) -> None:
-    refused(write_by_hand(target, {"__metadata__": metadata}), FormatError, "safetensors.json", "__metadata__")
+@pytest.mark.parametrize("metadata", [None, 1, [], {"a": 1}, {"a": None}, {"format": "pt"}])
+def test_metadata_is_given_as_it_is(target: Path, metadata: Any) -> None:
+    """It is no part of the tensors, which are whole whatever it says."""
+    with SourceFile(write_by_hand(target, {"__metadata__": metadata})) as file:
+        header = read_header(file)
+    assert header.metadata == metadata
+    assert header.tensors == []
 
 
 def test_a_doubled_name(target: Path) -> None:

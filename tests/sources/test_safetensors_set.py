@@ -151,21 +151,109 @@ def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
     refused(path, "safetensors.index", path.name)
 
 
-def test_the_index_and_the_shards_contradict_one_another(tmp_path: Path) -> None:
+def test_an_index_that_names_what_no_shard_holds(tmp_path: Path) -> None:
     write_sharded(tmp_path, RUNS)
     path = edit_index(tmp_path, lambda index: index["weight_map"].update(ghost="model-00001-of-00003.safetensors"))
     refused(path, "safetensors.index", "ghost")
-    edit_index(tmp_path, lambda index: index["weight_map"].pop("ghost"))
-    edit_index(tmp_path, lambda index: index["weight_map"].pop("t20"))
-    refused(path, "safetensors.index", "t20", "nowhere")
+
+
+def opened(path: Path) -> SafetensorsSet:
+    made = SafetensorsSet(path)
+    made.close()
+    return made
+
+
+def test_the_index_and_the_shards_contradict_one_another(tmp_path: Path) -> None:
+    """All the bytes are there, so that the model is whole: what differs is told."""
+    write_sharded(tmp_path, RUNS)
+    path = edit_index(tmp_path, lambda index: index["weight_map"].pop("t20"))
+    found = opened(path)
+    assert [tensor.name for tensor in found.tensors] == NAMES
+    assert found.notes == ["t20 (model-00003-of-00003.safetensors) is in the shards, though the index does not name it"]
     edit_index(tmp_path, lambda index: index["weight_map"].update(t20="model-00001-of-00003.safetensors"))
-    refused(path, "safetensors.index", "t20", "model-00001-of-00003")
+    found = opened(path)
+    assert [tensor.name for tensor in found.tensors] == NAMES
+    assert found.notes == ["t20 (model-00003-of-00003.safetensors) is in another shard than the index says"]
+    assert found.reasons == []
 
 
 def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
-    paths = write_sharded(tmp_path, [RUNS[0], RUNS[0] | RUNS[1]])
+    """The index decides; without one the first shard's is taken, and that is a reason not to run the model."""
+    other = {"t00": f32(np.full(2, 99))}
+    paths = write_sharded(tmp_path, [RUNS[0], other | RUNS[1]])
+    found = opened(paths[0])
+    assert {t.name: t.file.path.name for t in found.tensors}["t00"] == paths[1].name  # the last one is in the index
+    assert len(found.notes) == 1
+    assert "those that the index names were taken" in found.notes[0]
+    assert found.reasons == []
     (tmp_path / "model.safetensors.index.json").unlink()
-    refused(paths[0], "safetensors.tensor_name", "t00", "model-00001-of-00002")
+    found = opened(paths[0])
+    assert {t.name: t.file.path.name for t in found.tensors}["t00"] == paths[0].name
+    assert found.notes == []
+    assert len(found.reasons) == 1
+    assert "no index says which one counts" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["model-{:05}-of-000003.safetensors", "model-{}-of-3.safetensors", "layers-{}.safetensors", "{}.safetensors"],
+)
+def test_a_part_is_never_taken_for_all(tmp_path: Path, pattern: str) -> None:
+    """Whatever the shards are called, an index beside them that lists the file tells the whole."""
+    files = [pattern.format(number) for number in range(1, 4)]
+    for name, run in zip(files, RUNS, strict=True):
+        write_safetensors(tmp_path / name, run)
+    mapped = {tensor: name for name, run in zip(files, RUNS, strict=True) for tensor in run}
+    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": mapped})
+    for named in (tmp_path, *(tmp_path / name for name in files)):
+        assert sorted(names(named)) == NAMES
+    # An index of another model beside it changes nothing.
+    write_json(tmp_path / "alien.safetensors.index.json", {"weight_map": {"x": "alien.safetensors"}})
+    assert sorted(names(tmp_path / files[1])) == NAMES
+    # Nor does the name of the index.
+    (tmp_path / "model.safetensors.index.json").rename(tmp_path / "weights.safetensors.index.json")
+    assert sorted(names(tmp_path / files[1])) == NAMES
+
+
+def test_shards_of_any_padding_without_an_index(tmp_path: Path) -> None:
+    files = ["model-1-of-00003.safetensors", "model-02-of-3.safetensors", "model-000003-of-03.safetensors"]
+    for name, run in zip(files, RUNS, strict=True):
+        write_safetensors(tmp_path / name, run)
+    for named in (tmp_path, *(tmp_path / name for name in files)):
+        assert names(named) == NAMES
+    (tmp_path / files[1]).unlink()
+    refused(tmp_path / files[0], "safetensors.shards", "1 of 3", "model-2-of-00003")
+
+
+def test_shards_that_are_counted_from_zero(tmp_path: Path) -> None:
+    files = [f"model-{number:05}-of-00003.safetensors" for number in range(3)]
+    for name, run in zip(files, RUNS, strict=True):
+        write_safetensors(tmp_path / name, run)
+    for named in (tmp_path, *(tmp_path / name for name in files)):
+        assert names(named) == NAMES
+
+
+def test_numbered_files_without_an_index(tmp_path: Path) -> None:
+    """Each is whole, so that it is read alone; that others count on from it is a reason not to run it."""
+    for number, run in enumerate(RUNS):
+        write_safetensors(tmp_path / f"layers-{number}.safetensors", run)
+    found = opened(tmp_path / "layers-1.safetensors")
+    assert [tensor.name for tensor in found.tensors] == ["t10", "t11"]
+    assert len(found.reasons) == 1
+    assert "layers-0.safetensors, layers-2.safetensors" in found.reasons[0]
+    # Sizes in names count nothing.
+    for size, run in zip((7, 13), RUNS, strict=False):
+        write_safetensors(tmp_path / f"big-{size}b.safetensors", run)
+    assert opened(tmp_path / "big-7b.safetensors").reasons == []
+
+
+def test_a_damaged_index_beside_a_whole_file(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "weights.safetensors", RUNS[0])
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    found = opened(tmp_path / "weights.safetensors")
+    assert [tensor.name for tensor in found.tensors] == ["t00", "t01"]
+    assert len(found.reasons) == 1
+    assert "damaged" in found.reasons[0]
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

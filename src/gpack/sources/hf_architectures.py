@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from ..container.strict_json import shorten
 from .hf_config import HfConfig
+
+_DECODER = re.compile(r".+(?:For(?:CausalLM|ConditionalGeneration)|LMHeadModel)")
 
 
 @dataclass(frozen=True)
@@ -79,3 +83,18 @@ def find_architecture(config: HfConfig) -> Architecture | None:
             if not architecture.class_names.isdisjoint(config.class_names):
                 return architecture
     return None
+
+
+def class_reasons(architecture: Architecture, config: HfConfig) -> list[str]:
+    """Why the model's class is not the plain decoder that its type stands for; empty where nothing says so.
+
+    Embedding models, classifiers, reward models and draft heads have a known type and tensors of known names, but
+    another class.
+    """
+    strange = [name for name in config.class_names if not _DECODER.fullmatch(name)]
+    if strange:
+        return [f"its class {shorten(strange[0])} is no model that writes text"]
+    own = [name for name in config.class_names if name not in architecture.class_names]
+    if own and not config.is_wrapped and isinstance(config.outer.get("auto_map"), dict):
+        return [f"its class {shorten(own[0])} is code of its own (auto_map), which may compute something else"]
+    return []

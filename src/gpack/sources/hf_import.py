@@ -1,15 +1,14 @@
 """A Hugging Face model (safetensors and the small files beside them) as a source of a conversion.
 
 Of an architecture that is known the result has the names, shapes, values and metadata of the model's GGUF; any other
-is taken as it is, under its own names. Configuration is read as data; code that lies in the folder is never run.
+is taken as it is, under its own names. A model that is whole is never refused: what cannot be translated costs only
+that, and its reason is told. Configuration is read as data; code that lies in the folder is never run.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,25 +16,19 @@ from ..container.pieces import Range
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import GgmlType
-from ..sections.homes import EMBEDDING, HEAD
 from ..sections.values import Value
 from . import hf_files, hf_metadata
 from .files import SourceFile
-from .hf_architectures import Architecture, find_architecture
+from .hf_architectures import class_reasons, find_architecture
 from .hf_config import HfConfig
 from .hf_files import HfFiles
-from .hf_names import Sorted, find_draft, sort_tensors
+from .hf_model import HfModel, called, keep_model, translate_model
+from .hf_names import Sorted
 from .hf_recipe import Recipe
-from .hf_settings import check_values, untranslated
-from .hf_shapes import Shapes, missing_tensors
-from .hf_tokenizer import import_tokenizer
-from .hf_translate import Translator, copy_of, rope_frequencies
+from .hf_tokenizer import import_tokenizer, no_tokenizer
 from .metadata_build import MetadataBuilder
 from .model import IMPORT_EXTENSION
-from .safetensors import StoredTensor
 from .safetensors_set import SafetensorsSet
-
-_FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
 class HfSource:
@@ -62,10 +55,10 @@ class HfSource:
             raise
         try:
             self._text_only = text_only
-            self.faults: list[str] = []
+            self.reasons: list[str] = list(self._set.reasons)
             self._tokenizer_notes: list[str] = []
-            self.metadata: dict[str, Value] = {}
-            self.config = HfConfig(self._files.json(hf_files.CONFIG), self._set.folder / hf_files.CONFIG)
+            self._file_notes: list[str] = []
+            self.config = HfConfig(self._read(hf_files.CONFIG), self._set.folder / hf_files.CONFIG)
             self.assets: Mapping[str, bytes] = dict(self._files)
             self._import(name)
         except BaseException:
@@ -81,7 +74,7 @@ class HfSource:
             text_only: Leave out towers that the text model does not need.
 
         Raises:
-            FormatError: The files are damaged or contradict one another; codes `safetensors.*`, `hf.*`.
+            FormatError: The model is not whole; codes `safetensors.*`.
             UnsupportedError: A tensor's type is not known.
             PathError: A file is missing or cannot be read.
         """
@@ -105,11 +98,11 @@ class HfSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Files of the folder that hold tensors and were not read; what the tokenizer asks for that is left aside."""
+        """What was not read, where files contradict one another, what the tokenizer asks for that is left aside."""
         ignored = self._set.ignored
         listed = ", ".join(shorten(name)[1:-1] for name in ignored[:10])
         unread = (f"not read: {listed}{' and others' if len(ignored) > 10 else ''}",) if ignored else ()
-        return (*unread, *self._tokenizer_notes)
+        return (*unread, *self._set.notes, *self._file_notes, *self._tokenizer_notes)
 
     @property
     def shards(self) -> tuple[SourceFile, ...]:
@@ -143,98 +136,52 @@ class HfSource:
     # ------------------------------------------------------------ import
 
     def _import(self, name: str | None) -> None:
+        model = self._translated() or keep_model(self._set.tensors, self.config, text_only=self._text_only)
+        self.tensors = model.tensors
+        self.reasons += model.reasons
+        self.metadata = self._build_metadata(name, model)
+        self.reasons += self.config.problems
+        self.extensions = self._tell(model.parts)
+
+    def _translated(self) -> HfModel | None:
+        """The model as its GGUF has it; None, with the reason noted, where it cannot be translated."""
         architecture = find_architecture(self.config)
-        draft = find_draft(self._set.tensors, self.config) if architecture and architecture.is_linear else None
-        parts = sort_tensors(self._set.tensors, known=architecture is not None, draft=draft)
         if architecture is None:
-            recipes = [copy_of(tensor) for _, tensor in parts.text]
-            self.faults.append(f"the architecture {shorten(self._called())} is none that is translated")
-        else:
-            check_values(architecture, self.config)
-            translator = Translator(architecture, self.config, draft, len(parts.text))
-            translator.translate(parts.text)
-            recipes = self._translated(translator, architecture)
-        towers = [] if self._text_only else [copy_of(tensor) for tower in parts.towers.values() for tensor in tower]
-        self.tensors = _numbered([*recipes, *towers])
-        self._build_metadata(name, architecture, recipes, 1 if draft else 0)
-        self.extensions = self._tell(parts)
+            self.reasons.append(f"the architecture {shorten(called(self.config))} is none that is translated")
+            return None
+        try:
+            config = self.config.strict()
+            return translate_model(self._set.tensors, config, architecture, text_only=self._text_only)
+        except FormatError as error:
+            self.reasons += class_reasons(architecture, self.config)
+            self.reasons.append(f"the model is no {architecture.name} that can be translated: {_sentence(error)}")
+            return None
 
-    def _translated(self, translator: Translator, architecture: Architecture) -> list[Recipe]:
-        frequencies = rope_frequencies(self.config, hf_metadata.head_size(self.config))
-        recipes = [*([frequencies] if frequencies else []), *translator.recipes]
-        recipes += [copy_of(tensor) for tensor in translator.unknown]
-        names = {recipe.name for recipe in recipes}
-        tied = any(values.get("tie_word_embeddings") for values in (self.config.outer, self.config.values))
-        untied = self.config.values.get("tie_word_embeddings") is False and not tied
-        if EMBEDDING not in names or (untied and HEAD not in names):
-            raise FormatError(
-                f"the model has no {'lm_head' if EMBEDDING in names else 'embed_tokens'}.weight",
-                code="hf.tensor",
-                path=self._set.folder,
-                hint="are all files of the model there?",
-            )
-        if translator.unknown:
-            first = translator.unknown[0].name
-            self.faults.append(
-                f"{len(translator.unknown)} tensors have no name in {architecture.name}, the first is {shorten(first)}"
-            )
-        self._check(translator, architecture)
-        strange = [recipe for recipe in translator.recipes if recipe.stored_type not in (*_FLOATS, GgmlType.F64)]
-        if strange:
-            kind = GgmlType.NAMES[strange[0].stored_type]
-            self.faults.append(f"{len(strange)} tensors are {kind} or the like, whose values other tensors scale")
-        return recipes
-
-    def _check(self, translator: Translator, architecture: Architecture) -> None:
-        """Tensors and configuration say the same; what they ask for that has no translation is a reason.
-
-        Raises:
-            FormatError: `hf.tensor` or `hf.config`: they do not.
-        """
-        Shapes(architecture, self.config).check(translator.recipes)
-        names = [recipe.name for recipe in translator.recipes]
-        draft = translator.draft.layer if translator.draft else None
-        missing = missing_tensors(architecture, self.config, names, draft)
-        if missing:
-            listed = f"{len(missing)} tensors that {architecture.name} needs are missing, the first is {missing[0]}"
-            # Packed weights come under other names: the model is whole, but not in a form that can be run.
-            if not translator.unknown:
-                raise FormatError(
-                    listed,
-                    code="hf.tensor",
-                    path=self._set.folder,
-                    field=missing[0],
-                    hint="are all files of the model there?",
-                )
-            self.faults.append(listed)
-        self.faults += untranslated(architecture, self.config, names)
-
-    def _build_metadata(
-        self, name: str | None, architecture: Architecture | None, recipes: list[Recipe], drafts: int
-    ) -> None:
-        metadata, config = MetadataBuilder(), self.config
-        called = architecture.name if architecture else _key_part(self._called())
-        generation = self._files.json(hf_files.GENERATION)
-        label = hf_metadata.size_label((recipe.name, recipe.dims) for recipe in recipes)
-        hf_metadata.build_general(metadata, called, name, generation, label)
-        file_type = _file_type(recipes) if architecture else None
-        self.faults += hf_metadata.build_parameters(metadata, called, config, file_type, drafts)
-        if architecture:
-            hf_metadata.build_specific(metadata, architecture, config, drafts)
-            metadata.u32("general.quantization_version", hf_metadata.QUANTIZATION_VERSION)
-        tokenizer = import_tokenizer(self._files, config.count("vocab_size"), config)
-        self.faults += tokenizer.faults
+    def _build_metadata(self, name: str | None, model: HfModel) -> dict[str, Value]:
+        metadata = MetadataBuilder()
+        generation = self._read(hf_files.GENERATION)
+        hf_metadata.build_general(metadata, model.name, name, generation, model.size_label)
+        metadata |= model.parameters
+        try:
+            tokenizer = import_tokenizer(self._files, self.config.count("vocab_size"), self.config)
+        except FormatError as error:
+            tokenizer = no_tokenizer(self._files, f"the tokenizer cannot be translated: {_sentence(error)}")
+        self.reasons += tokenizer.faults
         self._tokenizer_notes = tokenizer.notes
-        self.metadata = {**metadata, **tokenizer.metadata}
+        return {**metadata, **tokenizer.metadata}
 
-    def _called(self) -> str:
-        """What the files call the architecture."""
-        return self.config.model_type or (self.config.class_names[0] if self.config.class_names else "unknown")
+    def _read(self, name: str) -> dict[str, Any]:
+        """The object that a small file holds; an empty one, with a note, where it is damaged."""
+        try:
+            return self._files.json(name)
+        except FormatError as error:
+            self._file_notes.append(f"{_sentence(error)}; it is left aside")
+            return {}
 
     def _tell(self, parts: Sorted) -> dict[str, Any]:
         told: dict[str, Any] = {}
-        if self.faults:
-            told = {"runnable": False, "reasons": list(self.faults)}
+        if self.reasons:
+            told = {"runnable": False, "reasons": list(dict.fromkeys(self.reasons))}
         if parts.towers:
             told["left_out" if self._text_only else "parts"] = {
                 shorten(tower)[1:-1]: {"tensors": len(tensors), "bytes": sum(t.byte_size for t in tensors)}
@@ -245,23 +192,7 @@ class HfSource:
         return {IMPORT_EXTENSION: told} if told else {}
 
 
-def _numbered(recipes: Iterable[Recipe]) -> list[Recipe]:
-    found: dict[str, Recipe] = {}
-    for recipe in recipes:
-        if recipe.name in found:
-            sources: Iterable[StoredTensor] = (*found[recipe.name].sources, *recipe.sources)
-            names = ", ".join(source.name for source in sources)
-            raise FormatError(f"the tensors {names} become one", code="hf.tensor", field=recipe.name)
-        found[recipe.name] = replace(recipe, position=len(found))
-    return list(found.values())
-
-
-def _file_type(recipes: Iterable[Recipe]) -> int:
-    """GGUF's number for what the first large matrix is stored as."""
-    kinds = (recipe.ggml_type for recipe in recipes if len(recipe.dims) > 1 and recipe.ggml_type in _FLOATS)
-    return hf_metadata.FILE_TYPES[next(kinds, GgmlType.F32)]
-
-
-def _key_part(name: str) -> str:
-    """A name that can begin metadata keys."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"
+def _sentence(error: FormatError) -> str:
+    """An error as part of a sentence: the file's name, the place in it, what is wrong."""
+    place = ": ".join(part for part in (Path(error.path).name if error.path else "", error.field) if part)
+    return f"{place}: {error.message}" if place else error.message

@@ -20,6 +20,7 @@ from .metadata_build import MetadataBuilder
 FILE_TYPE = "general.file_type"
 NEXTN = "nextn_predict_layers"
 MAX_HEAD = 1 << 16  # elements
+MAX_LAYERS = 1 << 20
 QUANTIZATION_VERSION = 2  # of ggml's block formats; GGUF files say it
 _SAMPLING = {
     "top_k": ("general.sampling.top_k", MetadataType.INT32),
@@ -28,6 +29,8 @@ _SAMPLING = {
     "temperature": ("general.sampling.temp", MetadataType.FLOAT32),
     "repetition_penalty": ("general.sampling.penalty_repeat", MetadataType.FLOAT32),
 }
+# Parameters of YaRN that scale attention or round frequencies.
+_YARN_LEFT = ("attention_factor", "mscale", "mscale_all_dim", "truncate")
 # GGUF's numbers of what most of a file's tensors are.
 FILE_TYPES = {
     GgmlType.F32: 0,
@@ -60,13 +63,23 @@ def build_general(
     metadata.text("general.size_label", size_label)
 
 
+_COUNTS = {
+    "context_length": ("max_position_embeddings", "n_ctx", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd", "d_model"),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+}
+
+
 def build_parameters(
     metadata: MetadataBuilder, architecture: str, config: HfConfig, file_type: int | None, draft_layers: int
 ) -> list[str]:
     """Adds the hyperparameters that any architecture has, as far as the configuration tells them.
 
     Args:
-        draft_layers: Number of draft layers behind the model's own.
+        config: A strict one of a known architecture; one that is not leaves out what is of another kind than expected.
+        draft_layers: Number of draft layers after the model's own.
 
     Returns:
         Why the model cannot be run, one sentence each.
@@ -74,29 +87,15 @@ def build_parameters(
     Raises:
         FormatError: `hf.config`: a value is impossible.
     """
-    counts = {
-        "context_length": ("max_position_embeddings", "n_ctx", "n_positions"),
-        "embedding_length": ("hidden_size", "n_embd", "d_model"),
-        "feed_forward_length": ("intermediate_size", "n_inner"),
-        "attention.head_count": ("num_attention_heads", "n_head"),
-        "attention.head_count_kv": ("num_key_value_heads",),
-    }
-    layers = config.count("num_hidden_layers", "n_layer", "n_layers")
-    if layers is not None:
-        metadata.u32(f"{architecture}.block_count", layers + draft_layers)
-    for key, names in counts.items():
-        value = config.count(*names)
-        if value is not None:
-            metadata.u32(f"{architecture}.{key}", value)
+    _add_counts(metadata, architecture, config, draft_layers)
     faults = _add_rope(metadata, architecture, config)
     epsilon = config.number("rms_norm_eps")
     if epsilon is not None:
         metadata.f32(f"{architecture}.attention.layer_norm_rms_epsilon", epsilon)
     experts = {"expert_count": ("num_local_experts", "num_experts"), "expert_used_count": ("num_experts_per_tok",)}
     for key, names in experts.items():
-        value = config.count(*names)
-        if value:
-            metadata.u32(f"{architecture}.{key}", value)
+        if number := config.count(*names):
+            metadata.u32(f"{architecture}.{key}", number)
     head = config.count("head_dim")
     if head:
         metadata.u32(f"{architecture}.attention.key_length", head)
@@ -106,11 +105,26 @@ def build_parameters(
     return faults
 
 
+def _add_counts(metadata: MetadataBuilder, architecture: str, config: HfConfig, draft_layers: int) -> None:
+    layers = config.count("num_hidden_layers", "n_layer", "n_layers")
+    if layers is not None and layers > MAX_LAYERS:
+        config.refuse("num_hidden_layers", f"no model has {layers} layers")
+    elif layers is not None:
+        metadata.u32(f"{architecture}.block_count", layers + draft_layers)
+    for key, names in _COUNTS.items():
+        value = config.count_or_list(*names)
+        if isinstance(value, list):
+            metadata.numbers(f"{architecture}.{key}", MetadataType.UINT32, value)
+        elif value is not None:
+            metadata.u32(f"{architecture}.{key}", value)
+
+
 def _add_rope(metadata: MetadataBuilder, architecture: str, config: HfConfig) -> list[str]:
     sections = config.rope.get("mrope_section")
-    if sections is not None:
-        if not isinstance(sections, list) or not 0 < len(sections) <= 4 or not all(map(_is_small, sections)):
-            raise config.fault("rope_parameters.mrope_section", f"it is {shorten(sections)}, no list of up to 4 counts")
+    fits = isinstance(sections, list) and 0 < len(sections) <= 4 and all(map(_is_small, sections))
+    if sections is not None and not fits:
+        config.refuse("rope_parameters.mrope_section", f"it is {shorten(sections)}, no list of up to 4 counts")
+    elif sections is not None:
         padded = [*sections, 0, 0, 0][:4]
         metadata.numbers(f"{architecture}.rope.dimension_sections", MetadataType.INT32, padded)
     faults = _add_rope_scaling(metadata, architecture, config)
@@ -124,31 +138,45 @@ def _add_rope_scaling(metadata: MetadataBuilder, architecture: str, config: HfCo
     kind = config.rope.get("rope_type")
     # llama3 becomes the tensor rope_freqs; mrope is default with sections.
     if kind in (None, "default", "llama3", "mrope"):
-        return []
+        return _unscaled(config, ())
     if kind not in ("linear", "yarn"):
         return [f"the rotary embedding is scaled by {shorten(kind)}, which has no translation"]
     prefix = f"{architecture}.rope.scaling"
     factor = config.rope_number("factor")
     if factor is None:
-        raise config.fault("rope_parameters.factor", f"it is missing, and {kind} needs it")
+        config.refuse("rope_parameters.factor", f"it is missing, and {kind} needs it")
+        return []
     metadata.text(f"{prefix}.type", str(kind))
     metadata.f32(f"{prefix}.factor", factor)
     if kind == "yarn":
-        original: Any = config.rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
-        if not _is_small(original):
-            raise config.fault("rope_parameters.original_max_position_embeddings", f"it is {shorten(original)}")
+        _add_yarn(metadata, prefix, config)
+    return _unscaled(config, _YARN_LEFT if kind == "yarn" else ())
+
+
+def _add_yarn(metadata: MetadataBuilder, prefix: str, config: HfConfig) -> None:
+    original: Any = config.rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
+    if _is_small(original):
         metadata.u32(f"{prefix}.original_context_length", original)
-        names = {
-            "extrapolation_factor": "yarn_ext_factor",
-            "attention_factor": "yarn_attn_factor",
-            "beta_fast": "yarn_beta_fast",
-            "beta_slow": "yarn_beta_slow",
-        }
-        for name, key in names.items():
-            value = config.rope_number(name)
-            if value is not None:
-                metadata.f32(f"{prefix}.{key}", value)
-    return []
+    else:
+        config.refuse("rope_parameters.original_max_position_embeddings", f"it is {shorten(original)}")
+    names = {
+        "extrapolation_factor": "yarn_ext_factor",
+        "attention_factor": "yarn_attn_factor",
+        "beta_fast": "yarn_beta_fast",
+        "beta_slow": "yarn_beta_slow",
+    }
+    for name, key in names.items():
+        value = config.rope_number(name)
+        if value is not None:
+            metadata.f32(f"{prefix}.{key}", value)
+
+
+def _unscaled(config: HfConfig, keys: Iterable[str]) -> list[str]:
+    """Parameters of the rotary embedding that change its values and have no translation."""
+    said = [key for key in (*keys, "llama_4_scaling_beta") if config.rope.get(key) is not None]
+    if "truncate" in said and config.rope["truncate"] is True:  # what it does without being told
+        said.remove("truncate")
+    return [f"rope_parameters.{key} is {shorten(config.rope[key])}, which has no translation" for key in said]
 
 
 def build_specific(metadata: MetadataBuilder, architecture: Architecture, config: HfConfig, draft_layers: int) -> None:

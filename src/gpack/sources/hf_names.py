@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .hf_config import HfConfig
+from .hf_prefix import TEXT, TextPrefix, plain_name
 from .safetensors import StoredTensor
 
-_TEXT = re.compile(r"model\.(?:layers\.|embed_tokens\.|norm\.)|lm_head\.")
-# Wrappers of a text model and what its names are without them.
-_PREFIXES = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", ""))
 # Tables that a model computes from its configuration.
 _BUFFERS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
 # Towers of models whose architecture is not known; of a known one, all that is not the text model's is a tower.
@@ -33,6 +30,7 @@ _TOWERS = (
     "mtp",
 )
 MTP = "mtp"
+_SENSES = ("vision", "mm_", "audio", "image", "video")  # how keys of what is no text model begin
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,9 @@ class Sorted:
     buffers: list[StoredTensor] = field(default_factory=list)
 
 
-def sort_tensors(tensors: Sequence[StoredTensor], *, known: bool, draft: Draft | None = None) -> Sorted:
+def sort_tensors(
+    tensors: Sequence[StoredTensor], config: HfConfig, *, known: bool, draft: Draft | None = None
+) -> Sorted:
     """Sorts the tensors of a model.
 
     Args:
@@ -71,16 +71,21 @@ def sort_tensors(tensors: Sequence[StoredTensor], *, known: bool, draft: Draft |
         draft: Its draft layer, if the text model can use it.
     """
     made = Sorted()
-    bare = not any(_plain(tensor.name).startswith("model.layers.") for tensor in tensors)
+    prefix = TextPrefix.of(tensors, config)
+    senses = any(key.startswith(_SENSES) for key in config.outer)
+
+    def own(name: str) -> bool:
+        """What lies among the text model's tensors is a part of it, unless the model sees or hears."""
+        return prefix.holds(name) and not senses and tower_of(plain_name(name)) not in _TOWERS
+
     for tensor in tensors:
-        name = _plain(tensor.name)
-        name = f"model.{name}" if bare and _TEXT.match(f"model.{name}") else name
-        tower = tower_of(tensor.name)
+        name = prefix.plain(tensor.name)
+        tower = tower_of(plain_name(tensor.name))
         if known and name.endswith(_BUFFERS):
             made.buffers.append(tensor)
         elif draft and name.startswith(f"{MTP}.layers.0."):
             made.text.append((name.replace(f"{MTP}.layers.0.", f"model.layers.{draft.layer}.", 1), tensor))
-        elif (draft and name in draft.others) or (known and _TEXT.match(name)):
+        elif (draft and name in draft.others) or (known and (TEXT.match(name) or own(tensor.name))):
             made.text.append((name, tensor))
         elif known or tower in _TOWERS:
             made.towers.setdefault(tower, []).append(tensor)
@@ -111,10 +116,3 @@ def find_draft(tensors: Sequence[StoredTensor], config: HfConfig) -> Draft | Non
         "lm_head": "shared_head_head",
     }
     return Draft(layer, {f"{MTP}.{own}.weight": f"blk.{layer}.nextn.{theirs}.weight" for own, theirs in names.items()})
-
-
-def _plain(name: str) -> str:
-    for prefix, plain in _PREFIXES:
-        if name.startswith(prefix):
-            return plain + name.removeprefix(prefix)
-    return name

@@ -83,14 +83,13 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
     made = TokenizerImport()
     if hf_files.TOKENIZER not in files:
         elsewhere = any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt"))
-        made.fault("", "the tokenizer is not in a tokenizer.json" if elsewhere else "there is no tokenizer.json")
-        return made
+        return no_tokenizer(
+            files, "the tokenizer is not in a tokenizer.json" if elsewhere else "there is no tokenizer.json"
+        )
     tokenizer = files.json(hf_files.TOKENIZER, code="hf.tokenizer")
     reader = _Reader(tokenizer, files.folder / hf_files.TOKENIZER, vocab_size)
-    kind = reader.model.get("type", "BPE" if "merges" in reader.model else None)
-    if kind != "BPE":
-        made.fault("model.type", f"the tokenizer's model is {shorten(kind)}, not BPE")
-        return made
+    if reader.kind != "BPE":
+        return no_tokenizer(files, f"the tokenizer's model is {shorten(reader.kind)}, not BPE", "model.type")
     for part in ("continuing_subword_prefix", "end_of_word_suffix"):
         if reader.model.get(part):
             made.fault(f"model.{part}", f"the tokenizer has a {part}, which has no translation")
@@ -101,7 +100,7 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
     strange = add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens))
     if strange:
         made.fault("post_processor", f"the tokenizer adds {strange}, which has no translation")
-    add_templates(made.metadata, files)
+    _add_templates(made, files)
     _add_own(made, reader)
     if strict := [entry["content"] for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]:
         ways = f"{', '.join(_WAYS[:-1])} or {_WAYS[-1]}"
@@ -126,8 +125,29 @@ def import_lists(files: HfFiles, model: dict[str, Any], path: Path, config: HfCo
     _add_byte_bpe(made, reader, pre)
     named = [{"content": token, "id": number} for number, token in enumerate(reader.tokens)]
     add_special_ids(made.metadata, {"added_tokens": named}, files, config, len(named))
-    add_templates(made.metadata, files)
+    _add_templates(made, files)
     return made
+
+
+def no_tokenizer(files: HfFiles, reason: str, place: str = "") -> TokenizerImport:
+    """What is left of a model's text side where the tokenizer cannot be translated: the chat templates.
+
+    Args:
+        reason: Why it cannot be.
+        place: The part of `tokenizer.json` that speaks against it.
+    """
+    made = TokenizerImport()
+    made.fault(place, reason)
+    _add_templates(made, files)
+    return made
+
+
+def _add_templates(made: TokenizerImport, files: HfFiles) -> None:
+    try:
+        add_templates(made.metadata, files)
+    except FormatError as error:
+        name = Path(error.path or "").name
+        made.notes.append(f"{name}: {error.message}: the chat template is left aside")
 
 
 def _add_byte_bpe(made: TokenizerImport, reader: _Reader, pre: str | None) -> None:
@@ -181,6 +201,7 @@ class _Reader:
     """`tokenizer.json`, checked.
 
     Attributes:
+        kind: `BPE`, `Unigram`, `WordPiece`, `WordLevel`, or what else the file says.
         tokens: Token texts by id; those that nothing names are `[PAD<id>]`.
         added: Ids of the added tokens and whether they are special.
     """
@@ -191,9 +212,10 @@ class _Reader:
         if not isinstance(model, dict):
             raise self.fault("model", f"it is {shorten(model)}, no object")
         self.model: dict[str, Any] = model
+        self.kind = _kind(model)
         self.added: dict[int, bool] = {}
         self._known: set[int] = set()
-        self.tokens = self._read_tokens(vocab_size) if model.get("type", "BPE") == "BPE" else []
+        self.tokens = self._read_tokens(vocab_size) if self.kind == "BPE" else []
 
     def fault(self, where: str, message: str) -> FormatError:
         return FormatError(message, code="hf.tokenizer", path=self.path, field=where)
@@ -273,6 +295,17 @@ class _Reader:
             left, right = (part.replace(" ", "Ġ") for part in pair)
             made.append((left, right))
         return made
+
+
+def _kind(model: Mapping[str, Any]) -> Any:
+    """The kind of a tokenizer's model; where older files do not say it, what it holds tells it."""
+    if model.get("type") is not None:
+        return model["type"]
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
 def _looks_special(token: str) -> bool:

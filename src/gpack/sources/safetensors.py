@@ -24,6 +24,7 @@ from .files import SourceFile
 MAX_DEPTH = 8
 MAX_NAME_BYTES = 65535
 METADATA = "__metadata__"
+NO_METADATA: Any = object()  # the header has no such entry; it may have one that is null
 
 # The format's names of types are the schema's; ggml's blocks have none here.
 _NUMBERS = {
@@ -55,8 +56,21 @@ class StoredTensor:
         return Copy(self.file.fileno(), self.begin, self.byte_size, self.file.path)
 
 
-def read_header(file: SourceFile) -> list[StoredTensor]:
-    """The tensors of an open file, in the order of the header.
+@dataclass(frozen=True, slots=True)
+class StoredHeader:
+    """The header of a safetensors file.
+
+    Attributes:
+        tensors: In the order of the header.
+        metadata: What stands under `__metadata__`, whatever it is; `NO_METADATA` where there is no such entry.
+    """
+
+    tensors: list[StoredTensor]
+    metadata: Any
+
+
+def read_header(file: SourceFile) -> StoredHeader:
+    """The header of an open file.
 
     Raises:
         FormatError: The file breaks a rule; codes `safetensors.*`, with file, tensor and values.
@@ -87,10 +101,11 @@ def read_header(file: SourceFile) -> list[StoredTensor]:
             offset=0,
         )
     entries = _parse(file, file.read_at(head_size, length))
+    metadata = entries.pop(METADATA, NO_METADATA)
     start = head_size + length
     tensors = [_tensor(file, name, entry, start) for name, entry in entries.items()]
     _check_places(file, tensors, start)
-    return tensors
+    return StoredHeader(tensors, metadata)
 
 
 def header_size(file: SourceFile) -> int:
@@ -101,7 +116,7 @@ def header_size(file: SourceFile) -> int:
 
 def _parse(file: SourceFile, data: bytes) -> dict[str, Any]:
     try:
-        entries = parse_object(data, max_bytes=SAFETENSORS_MAX_HEADER, max_depth=MAX_DEPTH, plain=True)
+        return parse_object(data, max_bytes=SAFETENSORS_MAX_HEADER, max_depth=MAX_DEPTH, plain=True)
     except ValueError as error:
         doubled = "stands twice" in str(error)
         raise FormatError(
@@ -111,12 +126,6 @@ def _parse(file: SourceFile, data: bytes) -> dict[str, Any]:
             section="header",
             offset=SafetensorsHead.SIZE,
         ) from error
-    metadata = entries.pop(METADATA, {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise FormatError(
-            "it is no object of strings", code="safetensors.json", path=file.path, section="header", field=METADATA
-        )
-    return entries
 
 
 def _tensor(file: SourceFile, name: str, entry: Any, start: int) -> StoredTensor:

@@ -1,0 +1,167 @@
+"""The tensors and hyperparameters of a Hugging Face model: translated where that is possible, else as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..container.strict_json import shorten
+from ..errors import FormatError
+from ..generated.constants import GgmlType
+from ..sections.homes import EMBEDDING, HEAD
+from . import hf_metadata
+from .hf_architectures import Architecture, class_reasons
+from .hf_config import HfConfig
+from .hf_names import Draft, Sorted, find_draft, sort_tensors
+from .hf_recipe import Recipe
+from .hf_settings import check_values, untranslated
+from .hf_shapes import Shapes, missing_tensors
+from .hf_translate import Translator, copy_of, rope_frequencies
+from .metadata_build import MetadataBuilder
+from .safetensors import StoredTensor
+
+_FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
+
+
+@dataclass
+class HfModel:
+    """What a model becomes.
+
+    Attributes:
+        name: What `general.architecture` says.
+        tensors: The text model's, and the towers' unless they are left out; numbered.
+        parameters: The hyperparameters, as metadata.
+        size_label: The text model's size in a word.
+        parts: The source's tensors, sorted.
+        reasons: Why the model cannot be run, one sentence each.
+    """
+
+    name: str
+    tensors: Sequence[Recipe]
+    parameters: MetadataBuilder
+    size_label: str
+    parts: Sorted
+    reasons: list[str] = field(default_factory=list)
+
+
+def translate_model(
+    tensors: Sequence[StoredTensor], config: HfConfig, architecture: Architecture, *, text_only: bool
+) -> HfModel:
+    """The model as a GGUF of it has it; its tensors and its configuration have to say the same.
+
+    Args:
+        config: A strict one.
+
+    Raises:
+        FormatError: `hf.config` or `hf.tensor`: the model is none that can be translated.
+    """
+    draft = find_draft(tensors, config) if architecture.is_linear else None
+    parts = sort_tensors(tensors, config, known=True, draft=draft)
+    check_values(architecture, config)
+    translator = Translator(architecture, config, draft, len(parts.text))
+    translator.translate(parts.text)
+    frequencies = rope_frequencies(config, hf_metadata.head_size(config))
+    recipes = [*([frequencies] if frequencies else []), *translator.recipes]
+    recipes += [copy_of(tensor) for tensor in translator.unknown]
+    reasons = class_reasons(architecture, config) + _check(translator, architecture, recipes, config)
+    parameters, drafts = MetadataBuilder(), 1 if draft else 0
+    reasons += hf_metadata.build_parameters(parameters, architecture.name, config, _file_type(recipes), drafts)
+    hf_metadata.build_specific(parameters, architecture, config, drafts)
+    parameters.u32("general.quantization_version", hf_metadata.QUANTIZATION_VERSION)
+    return _model(architecture.name, recipes, parameters, parts, reasons, text_only=text_only)
+
+
+def keep_model(tensors: Sequence[StoredTensor], config: HfConfig, *, text_only: bool) -> HfModel:
+    """The model under its own names, with the hyperparameters that any architecture has.
+
+    Args:
+        config: One that is not strict: what it finds strange is left out of the hyperparameters.
+    """
+    parts = sort_tensors(tensors, config, known=False)
+    recipes = [copy_of(tensor) for _, tensor in parts.text]
+    name, parameters = _key_part(called(config)), MetadataBuilder()
+    reasons = hf_metadata.build_parameters(parameters, name, config, None, 0)
+    return _model(name, recipes, parameters, parts, reasons, text_only=text_only)
+
+
+def called(config: HfConfig) -> str:
+    """What the files call the architecture."""
+    return config.model_type or (config.class_names[0] if config.class_names else "unknown")
+
+
+def _model(
+    name: str,
+    recipes: Sequence[Recipe],
+    parameters: MetadataBuilder,
+    parts: Sorted,
+    reasons: list[str],
+    *,
+    text_only: bool,
+) -> HfModel:
+    towers = [] if text_only else [copy_of(tensor) for tower in parts.towers.values() for tensor in tower]
+    label = hf_metadata.size_label((recipe.name, recipe.dims) for recipe in recipes)
+    return HfModel(name, _numbered([*recipes, *towers]), parameters, label, parts, reasons)
+
+
+def _check(
+    translator: Translator, architecture: Architecture, recipes: Sequence[Recipe], config: HfConfig
+) -> list[str]:
+    """Tensors and configuration say the same; what they ask for that has no translation is a reason.
+
+    Raises:
+        FormatError: `hf.tensor` or `hf.config`: they do not.
+    """
+    reasons = []
+    names = {recipe.name for recipe in recipes}
+    tied = any(values.get("tie_word_embeddings") for values in (config.outer, config.values))
+    untied = config.values.get("tie_word_embeddings") is False and not tied
+    if EMBEDDING not in names or (untied and HEAD not in names):
+        raise _missing(f"the model has no {'lm_head' if EMBEDDING in names else 'embed_tokens'}.weight", config.path)
+    unknown = translator.unknown
+    if unknown:
+        first = shorten(unknown[0].name)
+        reasons.append(f"{len(unknown)} tensors have no name in {architecture.name}, the first is {first}")
+    Shapes(architecture, config).check(translator.recipes)
+    translated = [recipe.name for recipe in translator.recipes]
+    draft: Draft | None = translator.draft
+    missing = missing_tensors(architecture, config, translated, draft.layer if draft else None)
+    if missing:
+        listed = f"{len(missing)} tensors that {architecture.name} needs are missing, the first is {missing[0]}"
+        # Packed weights come under other names: the model is all there, but not in a form that can be run.
+        if not unknown:
+            raise _missing(listed, config.path)
+        reasons.append(listed)
+    reasons += untranslated(architecture, config, translated)
+    strange = [recipe for recipe in translator.recipes if recipe.stored_type not in (*_FLOATS, GgmlType.F64)]
+    if strange:
+        kind = GgmlType.NAMES[strange[0].stored_type]
+        reasons.append(f"{len(strange)} tensors are {kind} or the like, whose values other tensors scale")
+    return reasons
+
+
+def _missing(message: str, path: Path) -> FormatError:
+    return FormatError(message, code="hf.tensor", path=path.parent)
+
+
+def _numbered(recipes: Iterable[Recipe]) -> list[Recipe]:
+    found: dict[str, Recipe] = {}
+    for recipe in recipes:
+        if recipe.name in found:
+            sources: Iterable[StoredTensor] = (*found[recipe.name].sources, *recipe.sources)
+            names = ", ".join(source.name for source in sources)
+            raise FormatError(f"the tensors {names} become one", code="hf.tensor", field=recipe.name)
+        found[recipe.name] = replace(recipe, position=len(found))
+    return list(found.values())
+
+
+def _file_type(recipes: Iterable[Recipe]) -> int:
+    """GGUF's number for what the first large matrix is stored as."""
+    kinds = (recipe.ggml_type for recipe in recipes if len(recipe.dims) > 1 and recipe.ggml_type in _FLOATS)
+    return hf_metadata.FILE_TYPES[next(kinds, GgmlType.F32)]
+
+
+def _key_part(name: str) -> str:
+    """A name that can begin metadata keys."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"

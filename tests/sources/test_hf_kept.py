@@ -1,0 +1,205 @@
+"""Models that are whole but cannot be translated: packed under their own names, with every reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hf_maker import f32, kept, llama_tensors, qwen3_config, qwen3_folder, qwen3_tensors, write_json, write_safetensors
+
+import gpack
+from gpack.convert.anything import convert
+from gpack.convert.conversion import report
+
+TINY = {"enc.w": f32(np.ones((8, 8)))}
+
+
+def bare_folder(folder: Path, config: Any) -> Path:
+    """A model of an architecture that is not known, of one tensor."""
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", TINY)
+    write_json(folder / "config.json", config)
+    return folder
+
+
+# --- odd values in a configuration ---
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"intermediate_size": "big"}, "intermediate_size of config.json: it is 'big', no count"),
+        ({"num_attention_heads": [1, "a"]}, "num_attention_heads of config.json: it is the list [1, 'a'], no count"),
+        ({"hidden_size": -1}, "hidden_size of config.json: it is -1, no count"),
+        ({"hidden_size": 2.5}, "hidden_size of config.json: it is 2.5, no count"),
+        ({"num_hidden_layers": 1 << 31}, "no model has 2147483648 layers"),
+        ({"rope_scaling": "dynamic"}, "rope_scaling of config.json: it is 'dynamic', no object"),
+        ({"rope_parameters": {"full_attention": 3}}, "rope_parameters.full_attention of config.json: it is 3"),
+        ({"rope_scaling": {"type": "yarn"}}, "rope_parameters.factor of config.json: it is missing"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps of config.json: it is 'x', no finite number"),
+    ],
+)
+def test_a_strange_value_costs_its_key(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    kept(bare_folder(tmp_path / "m", {"model_type": "madeup", **change}), words, "'madeup'")
+
+
+def test_values_for_each_layer(tmp_path: Path) -> None:
+    """GGUF has arrays for them; one that repeats itself is a number, and so is one with a point."""
+    config = {
+        "model_type": "madeup",
+        "num_attention_heads": [1, 2, 5, 8],
+        "intermediate_size": [96, 96],
+        "hidden_size": 2816.0,
+        "num_key_value_heads": None,
+        "rope_parameters": {"full_attention": None, "rope_theta": 500.0},
+    }
+    reasons = kept(bare_folder(tmp_path / "m", config))
+    assert len(reasons) == 2  # the architecture, the tokenizer
+    with gpack.open(tmp_path / "m.kept.gpack") as pack:
+        assert pack.metadata["madeup.attention.head_count"] == [1, 2, 5, 8]
+        assert pack.metadata["madeup.feed_forward_length"] == 96
+        assert pack.metadata["madeup.embedding_length"] == 2816
+        assert pack.metadata["madeup.rope.freq_base"] == 500.0
+        assert "madeup.attention.head_count_kv" not in pack.metadata
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"a": 1, "a": 2}', b"\xff", b"[" * 10_000])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_damaged_files_cost_what_they_say(tmp_path: Path, name: str, text: bytes) -> None:
+    folder = qwen3_folder(tmp_path / "m")
+    (folder / name).write_bytes(text)
+    done = report(convert(folder, tmp_path / "m.gpack"))
+    told = done.get("import", {})
+    reasons, notes = told.get("reasons", []), done.get("notes", [])
+    assert any(name in line for line in (*reasons, *notes))
+    # Settings of sampling are nothing that a run needs.
+    assert (reasons == []) is (name == "generation_config.json")
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert ("token_embd.weight" in pack) is (name != "config.json")
+        assert bytes(pack.asset(name)) == text
+
+
+# --- members of a known family that are no plain decoder ---
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen3Model", "Qwen3ForSequenceClassification", "LlamaForCausalLMEagle3", "Qwen2ForProcessRewardModel"]
+)
+def test_another_class_of_a_known_type(tmp_path: Path, name: str) -> None:
+    """Its tensors have the names of a plain decoder, and mean something else."""
+    folder = qwen3_folder(tmp_path / "m", architectures=[name])
+    (reason,) = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
+    assert reason == f"its class '{name}' is no model that writes text"
+
+
+def test_code_of_its_own(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"architectures": ["OddForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_odd.OddForCausalLM"}}
+    folder = qwen3_folder(tmp_path / "m", **own)
+    (reason,) = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
+    assert "'OddForCausalLM' is code of its own" in reason
+
+
+def test_an_embedding_model(tmp_path: Path) -> None:
+    """No head, and names without `model.`."""
+    tensors = {name.removeprefix("model."): held for name, held in llama_tensors().items()}
+    config: dict[str, Any] = {"architectures": ["MistralModel"], "model_type": "mistral", "tie_word_embeddings": False}
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors, **config), "'MistralModel'", "the model has no lm_head.weight")
+
+
+def test_a_draft_head(tmp_path: Path) -> None:
+    tensors = {"midlayer.mlp.up_proj.weight": f32(np.ones((4, 4))), "fc.weight": f32(np.ones((4, 12)))}
+    config: dict[str, Any] = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+    kept(qwen3_folder(tmp_path / "m", tensors=tensors, **config), "'LlamaForCausalLMEagle3'")
+
+
+def test_a_layer_that_is_none_of_the_architectures(tmp_path: Path) -> None:
+    """It lies beside the layers, so that it takes part in what the model computes."""
+    tensors = qwen3_tensors() | {"model.embed_layer_norm.weight": f32(np.ones(64))}
+    folder = qwen3_folder(tmp_path / "m", tensors=tensors)
+    (reason,) = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
+    assert "model.embed_layer_norm.weight" in reason
+
+
+# --- other prefixes ---
+
+
+@pytest.mark.parametrize(
+    ("body", "head"),
+    [
+        ("model.text_model.", ""),
+        ("_orig_mod.model.", "_orig_mod."),
+        ("base_model.model.model.", "base_model.model."),
+        ("model.language_model.", ""),
+        ("language_model.model.", "language_model."),
+        ("thinker.model.", "thinker."),
+        ("", ""),
+    ],
+)
+def test_the_text_model_under_another_prefix(tmp_path: Path, body: str, head: str) -> None:
+    """The pack is that of the model without a wrapper."""
+    tensors = qwen3_tensors() | {"lm_head.weight": f32(np.ones((288, 64)))}
+    plain = qwen3_folder(tmp_path / "plain", tensors=tensors, tie_word_embeddings=False)
+    wrapped = {
+        body + name.removeprefix("model.") if name.startswith("model.") else head + name: held
+        for name, held in tensors.items()
+    }
+    other = qwen3_folder(tmp_path / "other", tensors=wrapped, tie_word_embeddings=False)
+    packs = [tmp_path / "plain.gpack", tmp_path / "other.gpack"]
+    for folder, path in zip((plain, other), packs, strict=True):
+        assert "import" not in report(convert(folder, path))
+    with gpack.open(packs[0]) as one, gpack.open(packs[1]) as two:
+        assert {name: one[name].tobytes() for name in one} == {name: two[name].tobytes() for name in two}
+
+
+def test_words_of_compilers_inside_of_names(tmp_path: Path) -> None:
+    tensors = {name.replace(".mlp.", ".mlp._orig_mod."): held for name, held in qwen3_tensors().items()}
+    assert "import" not in report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))
+
+
+# --- what a class takes where nothing is said ---
+
+
+def test_defaults_of_the_class(tmp_path: Path) -> None:
+    """The classes' own values: qwen3 has heads of 128 where head_dim is left out, mistral a window of 4096."""
+    config = qwen3_config()
+    for key in ("head_dim", "max_position_embeddings", "rms_norm_eps"):
+        del config[key]
+    folder = qwen3_folder(tmp_path / "m", tensors=qwen3_tensors())
+    write_json(folder / "config.json", config)
+    kept(folder, "head_dim 128")
+    write_json(folder / "config.json", {**config, "head_dim": 32})
+    assert "import" not in report(convert(folder, tmp_path / "m.gpack"))
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert pack.metadata["qwen3.context_length"] == 32768
+        assert pack.metadata["qwen3.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-6)
+
+
+def test_a_window_that_only_the_class_has(tmp_path: Path) -> None:
+    folder = qwen3_folder(
+        tmp_path / "m", tensors=llama_tensors(), model_type="mistral", max_position_embeddings=8192, architectures=None
+    )
+    (reason,) = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
+    assert "window of 4096" in reason
+
+
+# --- rotary embeddings ---
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, "rope_parameters.mscale is 1.0"),
+        ({"attention_factor": 1.2}, "rope_parameters.attention_factor is 1.2"),
+        ({"truncate": False}, "rope_parameters.truncate is False"),
+        ({"llama_4_scaling_beta": 0.1}, "rope_parameters.llama_4_scaling_beta is 0.1"),
+    ],
+)
+def test_parameters_of_yarn_without_a_translation(tmp_path: Path, extra: dict[str, Any], words: str) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+    folder = qwen3_folder(tmp_path / "m", rope_parameters={**yarn, **extra})
+    reasons = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
+    assert any(words in reason for reason in reasons)
+    plain = qwen3_folder(tmp_path / "plain", rope_parameters={**yarn, "truncate": True})
+    assert "import" not in report(convert(plain, tmp_path / "plain.gpack"))
