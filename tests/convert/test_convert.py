@@ -41,12 +41,12 @@ def test_a_dense_model(tmp_path: Path) -> None:
         assert (row.ggml_type, row.position, row.flags, row.role) == (int(theirs.tensor_type), position, 0, 0)
         assert row.dims == tuple(int(extent) for extent in theirs.shape)
         assert parts.bytes_of(row) == theirs.data.tobytes()
-    homes = {name: row.home for name, row in rows.items()}
-    assert homes["token_embd.weight"] == packs.EMBED
-    assert homes["output.weight"] == packs.HEAD
-    assert homes["output_norm.weight"] == packs.DENSE
-    assert homes["blk.0.attn_q.weight"] == packs.NATIVE  # Q4_0, 2-D
-    assert homes["blk.0.attn_v.weight"] == packs.DENSE  # F16: no block of more than one element
+    placements = {name: row.home for name, row in rows.items()}
+    assert placements["token_embd.weight"] == packs.EMBED
+    assert placements["output.weight"] == packs.HEAD
+    assert placements["output_norm.weight"] == packs.DENSE
+    assert placements["blk.0.attn_q.weight"] == packs.NATIVE  # Q4_0, 2-D
+    assert placements["blk.0.attn_v.weight"] == packs.DENSE  # F16: no block of more than one element
     # 2 layers of q, k, output, gate, up, down; 2 of v and two norms, and the last norm.
     assert parts.entries[packs.NATIVE].item_count == parts.entries[packs.NATIVE_INDEX].item_count == 12
     assert parts.entries[packs.DENSE].item_count == 7

@@ -39,13 +39,13 @@ class Entry(NamedTuple):
         return b"" if self.is_stub else bytes(self.value.raw)
 
     @property
-    def home(self) -> str:
+    def holder(self) -> str:
         """The section that holds the value."""
         return SECTION_NAMES[SectionKind.TOKENIZER_BIN if self.is_stub else SectionKind.METADATA_KV_BIN]
 
     def told(self) -> dict[str, Any]:
         """What an added or removed entry is."""
-        held = {"held_by": self.home} if self.is_stub else {"value": shown(self.value.python())}
+        held = {"held_by": self.holder} if self.is_stub else {"value": shown(self.value.python())}
         return {"type": self.value.value_type, **held}
 
 
@@ -113,7 +113,7 @@ def _add_value(found: Diff, key: str, one: Entry, other: Entry) -> None:
     }
     detail: dict[str, Any] = {}
     if one.is_stub != other.is_stub:
-        changes["held_by"] = one.home, other.home
+        changes["held_by"] = one.holder, other.holder
     elif not one.is_stub:
         before, after = one.value.python(), other.value.python()
         changes["value"] = shown(before), shown(after)

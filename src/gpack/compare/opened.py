@@ -90,9 +90,9 @@ class Opened:
         Raises:
             GpackError: As `Pack.place`, also where the tensor's section leaves the file.
         """
-        home = self.pack.container.find(self.pack.info(name).home)
-        if home is not None:
-            _ = self.section(home.kind)
+        entry = self.pack.container.find(self.pack.info(name).home)
+        if entry is not None:
+            _ = self.section(entry.kind)
         return self.pack.place(name)
 
     def describe(self) -> dict[str, Any]:

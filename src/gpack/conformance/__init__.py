@@ -12,7 +12,7 @@ The base installation is enough.
 | recipes, parts, memory_model | what the vectors are made from: valid models, and one change to a valid file |
 | writer_recipes, writer_set, meaning, writer_rules | what writers are given, and what their files must say |
 | protocol, process, process_group, sandbox, disk | the messages; somebody's program within bounds |
-| reader_run, reader_talk, reader_judge; writer_run; crew | the runs, several programs side by side |
+| reader_run, reader_talk, reader_judge; writer_run; workers | the runs, several programs side by side |
 | outcomes, known_failures, junit, html, selection | what came of them, and how it is shown |
 | cli, cli_run, cli_files | `gpack-conformance` |
 | reference | gpack itself as a reader and a writer |

@@ -12,7 +12,7 @@ import numpy as np
 from ..container.reader import Container
 from ..generated.constants import PRIVATE_KIND, GgmlType, MetadataType, SectionKind
 from ..pack import Pack
-from ..sections.homes import Shape, assign_homes, draft_start
+from ..sections.placement import Shape, assign_placements, draft_start
 from ..sections.restore import restore_value
 from .writer_recipes import KIND_NAMES, WriterRecipe, text_to_json, to_json
 
@@ -101,8 +101,8 @@ def _has_routed(told: dict[str, Any]) -> bool:
     """Whether the pack has routed experts: tensors may be called like some and be ordinary ones."""
     values = {item["key"]: item["value"] for item in told["metadata"]}
     shapes = [Shape(item["name"], item["type_id"], tuple(item["dims"])) for item in told["tensors"]]
-    homes = assign_homes(shapes, draft_start(values.get)).values()
-    return any(home.section == SectionKind.EXPERT_BLOBS for home in homes)
+    placements = assign_placements(shapes, draft_start(values.get)).values()
+    return any(placement.section == SectionKind.EXPERT_BLOBS for placement in placements)
 
 
 def _default_name(told: dict[str, Any]) -> str:

@@ -15,13 +15,13 @@ from typing import Any
 
 from ..errors import GpackError
 from ..terminal.interrupts import held_interrupts
-from .crew import side_by_side
 from .outcomes import MISBEHAVIOUR, Outcome, Result, Run, Subject
 from .process import ChildFaultError
 from .protocol import Answer
 from .reader_judge import Judge, ReaderOptions, Vector, asked
 from .reader_talk import Talk, ask_once, introduce
 from .sandbox import Sandbox
+from .workers import side_by_side
 
 
 def run_reader(
@@ -53,15 +53,15 @@ def run_reader(
         chosen = asked(vectors, start.level, start.depth, large=options.large)
         for vector in chosen:
             waiting.put(vector)
-        crew = _Crew(command, options, judge, waiting, progress, stop)
-        side_by_side(max(1, min(options.jobs, len(chosen))), crew.work, stop)
-    run.results = sorted(crew.results, key=lambda result: result.id)
-    run.notes = sorted(set(crew.notes))
+        workers = _Workers(command, options, judge, waiting, progress, stop)
+        side_by_side(max(1, min(options.jobs, len(chosen))), workers.work, stop)
+    run.results = sorted(workers.results, key=lambda result: result.id)
+    run.notes = sorted(set(workers.notes))
     run.seconds = time.monotonic() - started
     return run
 
 
-class _Crew:
+class _Workers:
     """Threads that each run one program after the other, and take vectors from one queue."""
 
     def __init__(
@@ -123,27 +123,27 @@ class _Crew:
 class _Worker:
     """One thread's program, folders and vectors."""
 
-    def __init__(self, crew: _Crew, sandbox: Sandbox) -> None:
-        self._crew, self._sandbox = crew, sandbox
-        self._options, self._judge = crew.options, crew.judge
+    def __init__(self, workers: _Workers, sandbox: Sandbox) -> None:
+        self._workers, self._sandbox = workers, sandbox
+        self._options, self._judge = workers.options, workers.judge
         self._talk: Talk | None = None
 
     def run(self) -> None:
         """Asks about vectors until there are none."""
         try:
-            while (vector := self._crew.take()) is not None:
+            while (vector := self._workers.take()) is not None:
                 self._one(vector)
             if self._talk is not None:
-                self._crew.note(self._talk.stop())
+                self._workers.note(self._talk.stop())
         finally:
             self._hang_up()
-        self._crew.note(*self._sandbox.leftovers())
+        self._workers.note(*self._sandbox.leftovers())
 
     def _one(self, vector: Vector) -> None:
         result = self._judge.blank(vector)
-        if self._crew.tired:
+        if self._workers.tired:
             result.outcome, result.message = "not-run", f"it failed {self._options.most_faults} times before"
-            self._crew.put(result)
+            self._workers.put(result)
             return
         started = time.monotonic()
         path = vector.write(self._sandbox.input)
@@ -165,19 +165,19 @@ class _Worker:
             self._sandbox.sweep()
         self._sandbox.empty_input()
         result.seconds = time.monotonic() - started
-        self._crew.put(result)
+        self._workers.put(result)
 
     def _ask(self, vector: Vector, path: Path, result: Result) -> Answer:
-        crew = self._crew
+        workers = self._workers
         if self._options.per_file:
-            return ask_once(crew.command, path, self._options.limits, self._sandbox, crew.stop, result)
+            return ask_once(workers.command, path, self._options.limits, self._sandbox, workers.stop, result)
         if self._talk is None:
-            self._talk = Talk(crew.command, self._options, self._sandbox, crew.stop)
+            self._talk = Talk(workers.command, self._options, self._sandbox, workers.stop)
         return self._talk.ask(vector.id, path)
 
     def _fail(self, result: Result, outcome: Outcome, message: str) -> None:
         result.outcome, result.message = outcome, message
-        self._crew.fault()
+        self._workers.fault()
         if self._talk is not None:
             self._hang_up()
             result.stderr = self._talk_stderr
@@ -187,5 +187,5 @@ class _Worker:
             return
         self._talk.child.close()
         self._talk_stderr = self._talk.child.stderr_tail
-        self._crew.note(*self._talk.child.notes)
+        self._workers.note(*self._talk.child.notes)
         self._talk = None

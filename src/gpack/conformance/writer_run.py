@@ -13,13 +13,13 @@ from ..errors import GpackError
 from ..terminal.interrupts import held_interrupts
 from ..terminal.units import plural
 from .compare import differences
-from .crew import side_by_side
 from .disk import changes, is_regular, snapshot
 from .meaning import meaning_of_pack, meaning_of_recipe
 from .outcomes import Result, Run, Subject, program_name
 from .process import ChildFaultError, Limits, ended_badly
 from .protocol import EXIT_SKIP
 from .sandbox import Sandbox
+from .workers import side_by_side
 from .writer_recipes import OUTPUT_FILE, PROFILES, WRITER_LEVELS, WriterRecipe
 
 EXIT_WRITTEN, EXIT_REFUSED = 0, 1

@@ -63,7 +63,7 @@ def _models() -> Iterator[tuple[str, str, Model]]:
     yield from _metadata()
     yield from _tokenizers()
     yield from _tensors()
-    yield from _homes()
+    yield from _placements()
     yield from _experts()
     yield from _rest()
 
@@ -188,7 +188,7 @@ def _tensors() -> Iterator[tuple[str, str, Model]]:
     )
 
 
-def _homes() -> Iterator[tuple[str, str, Model]]:
+def _placements() -> Iterator[tuple[str, str, Model]]:
     embedding, head = tensor("token_embd.weight", Q8_0, 32, 6), tensor("output.weight", F16, 32, 6)
     yield "model/homes/tied", "an embedding and no head", Model([_NAMED], [embedding])
     yield "model/homes/untied", "an embedding and a head", Model([_NAMED], [head, embedding])

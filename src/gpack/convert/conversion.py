@@ -139,7 +139,7 @@ def report(conversion: Conversion) -> dict[str, Any]:
             "dims": list(placed.info.dims),
             "bytes": placed.info.byte_size,
             **plan.source.origin(placed.info),
-            "section": SECTION_NAMES[placed.home.section],
+            "section": SECTION_NAMES[placed.placement.section],
             "offset": placed.offset,
         }
         for placed in plan.placed

@@ -11,14 +11,24 @@ from typing import Any
 from ..container.strict_json import shorten
 from ..container.writer import GPackBuilder
 from ..errors import FormatError, UsageError
-from ..generated.constants import MAX_NUMBER, ExpertRole, GgmlType, SectionKind, TensorFlags
+from ..generated.constants import MAX_NUMBER, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
 from ..sections.dense import DenseColumns, DenseTensor, build_dense
 from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout, expert_summary
-from ..sections.homes import ARCHITECTURE, EMBEDDING, HEAD, ROLE_SETS, Home, Shape, assign_homes, draft_start, is_count
 from ..sections.metadata import build_metadata
 from ..sections.mtp import DraftTensor, MtpSection, build_mtp
+from ..sections.placement import (
+    ARCHITECTURE,
+    EMBEDDING,
+    HEAD,
+    ROLE_SETS,
+    Placement,
+    Shape,
+    assign_placements,
+    draft_start,
+    is_count,
+)
 from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
 from ..sections.tokenizer import BYTE_LEVEL_MODEL, MODEL, build_tokenizer
@@ -37,12 +47,12 @@ class Placed:
 
     Attributes:
         offset: First byte, from the start of the section; of the shard where it is external.
-        home_row: Row of the home's own table.
+        home_row: Row of the section's own table.
         flags: Of TensorFlags.
     """
 
     info: ModelTensor
-    home: Home
+    placement: Placement
     offset: int
     home_row: int
     flags: int = 0
@@ -86,7 +96,7 @@ class Plan:
         self.name = name or _text(source, "general.name") or self.architecture
         self.draft_from = draft_start(source.get)
         shapes = [Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.tensors]
-        self.homes = assign_homes(shapes, self.draft_from)
+        self.placements = assign_placements(shapes, self.draft_from)
         self.placed: list[Placed] = []
         self.notes: list[str] = []
         self.builder = GPackBuilder(self._manifest())
@@ -182,7 +192,7 @@ class Plan:
     def _add_tensors(self) -> None:
         groups: dict[int, list[ModelTensor]] = defaultdict(list)
         for tensor in self.source.tensors:
-            groups[self.homes[tensor.name].section].append(tensor)
+            groups[self.placements[tensor.name].section].append(tensor)
         for kind in (SectionKind.EMBED_BLOB, SectionKind.HEAD_BLOB, SectionKind.PLE_BLOB):
             for tensor in groups[kind]:
                 self._add_single(kind, tensor)
@@ -240,9 +250,9 @@ class Plan:
         offsets = blobs.offsets()
         rows = {layer.layer: (row, layer) for row, layer in enumerate(layers)}
         for tensor in tensors:
-            home = self.homes[tensor.name]
-            row, layer = rows[home.layer]
-            self._place(tensor, offsets[home.layer] + layer.offset_of(home.role), row)
+            placement = self.placements[tensor.name]
+            row, layer = rows[placement.layer]
+            self._place(tensor, offsets[placement.layer] + layer.offset_of(placement.role), row)
 
     def _leave_outside(
         self, external: ExternalFiles, layers: Sequence[ExpertLayer], tensors: Sequence[ModelTensor]
@@ -255,8 +265,8 @@ class Plan:
             self._place(tensor, external.place(matrix)[1], row, TensorFlags.EXTERNAL)
 
     def _add_mtp(self, tensors: Sequence[ModelTensor]) -> None:
-        experts = [tensor for tensor in tensors if self.homes[tensor.name].role]
-        ordinary = [tensor for tensor in tensors if not self.homes[tensor.name].role]
+        experts = [tensor for tensor in tensors if self.placements[tensor.name].role]
+        ordinary = [tensor for tensor in tensors if not self.placements[tensor.name].role]
         drafts = [DraftTensor(t.name, t.ggml_type, t.dims, self.source.range_of(t)) for t in ordinary]
         section: MtpSection = build_mtp(drafts, self._expert_layers(experts))
         self.builder.add(SectionKind.MTP_BLOB, section, 1)
@@ -268,10 +278,10 @@ class Plan:
         """The layers by number, each with its matrices in the order of a blob."""
         layers: dict[int, dict[int, ExpertMatrix]] = defaultdict(dict)
         for tensor in tensors:
-            home = self.homes[tensor.name]
+            placement = self.placements[tensor.name]
             ne0, ne1, n_expert = tensor.dims
-            layers[home.layer][home.role] = ExpertMatrix(
-                tensor.name, home.role, tensor.ggml_type, (ne0, ne1, n_expert), self.source.range_of(tensor)
+            layers[placement.layer][placement.role] = ExpertMatrix(
+                tensor.name, placement.role, tensor.ggml_type, (ne0, ne1, n_expert), self.source.range_of(tensor)
             )
         made = []
         for number, matrices in sorted(layers.items()):
@@ -280,17 +290,17 @@ class Plan:
         return made
 
     def _place(self, tensor: ModelTensor, offset: int, home_row: int, flags: int = 0) -> None:
-        self.placed.append(Placed(tensor, self.homes[tensor.name], offset, home_row, flags))
+        self.placed.append(Placed(tensor, self.placements[tensor.name], offset, home_row, flags))
 
 
 def _index_row(placed: Placed) -> TensorIndexRowV1:
-    info, home = placed.info, placed.home
+    info, placement = placed.info, placed.placement
     return TensorIndexRowV1(
         ggml_type=info.ggml_type,
         n_dims=len(info.dims),
         dims=padded_dims(info.dims),
-        home=home.section,
-        role=home.role if home.section in (SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB) else ExpertRole.NONE,
+        home=placement.section,
+        role=placement.role,
         home_row=placed.home_row,
         flags=placed.flags,
         offset=placed.offset,

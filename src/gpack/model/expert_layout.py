@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..generated.constants import ExpertRole
 from ..pack import Place
-from ..sections.homes import layer_of
+from ..sections.placement import layer_of
 from .direct import RangeFile
 from .located import Located
 

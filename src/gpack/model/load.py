@@ -15,7 +15,7 @@ from ..errors import ClosedError, GpackError, MissingError, UnsupportedError, Us
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
-from ..sections.homes import PLE
+from ..sections.placement import PLE
 from ..sections.verify import check_tables
 from ..sources.model import IMPORT_EXTENSION, ModelSource
 from ..sources.open import open_gguf

@@ -10,7 +10,7 @@ import numpy as np
 from ..container.pieces import Copy, Range, Strided
 from ..generated.constants import ExpertRole, TensorFlags
 from ..pack import Pack, Place
-from ..sections.homes import Shape, assign_homes, draft_start
+from ..sections.placement import Shape, assign_placements, draft_start
 from ..sources.composite import columns_of
 from ..sources.model import ModelSource
 
@@ -61,10 +61,10 @@ def locate_in_source(source: ModelSource) -> dict[str, Located]:
     """The tensors of a model in other files, sorted as a pack sorts them."""
     shapes = [Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.tensors]
     columns = columns_of(source)
-    homes = assign_homes(shapes, draft_start(source.get))
+    placements = assign_placements(shapes, draft_start(source.get))
     found = {}
     for tensor in sorted(source.tensors, key=lambda tensor: tensor.name.encode("utf-8")):
-        role, held = homes[tensor.name].role, source.range_of(tensor)
+        role, held = placements[tensor.name].role, source.range_of(tensor)
         place = _place(held, tensor.dims[2] if role != ExpertRole.NONE else 1)
         found[tensor.name] = Located(
             tensor.name,

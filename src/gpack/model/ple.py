@@ -22,7 +22,7 @@ from ..generated.constants import PAGE, GgmlType, SectionKind
 from ..pack import Pack
 from ..pack import open as open_pack
 from ..quants import dequantize
-from ..sections.homes import PLE
+from ..sections.placement import PLE
 from .aio import ReadQueue, open_queue
 from .direct import RangeFile
 from .located import Located, is_number

@@ -27,9 +27,9 @@ from . import experts, mtp
 from .assets import is_file_name
 from .blob import align_up
 from .check_table import CheckedTable, check_heap, check_table
-from .check_tensors import expect_row, in_home, missing_row
+from .check_tensors import expect_row, held_by, missing_row
 from .context import Context
-from .homes import layer_of
+from .placement import layer_of
 
 LAYOUT, BLOBS, MTP = SectionKind.EXPERT_LAYOUT_BIN, SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB
 COLUMNS = ("gate", "up", "down")
@@ -40,7 +40,7 @@ def check_experts(context: Context) -> None:
     loaded = context.load(LAYOUT)
     if loaded is None:
         if context.structure.find(LAYOUT) is None:
-            for name in in_home(context, BLOBS):
+            for name in held_by(context, BLOBS):
                 missing_row(context, name)
         return
     data, base = loaded
@@ -185,7 +185,7 @@ def _check_rows(context: Context, checked: CheckedTable) -> None:
     for index, row in enumerate(checked.rows):
         for suffix, fields in _matrices(row):
             expected[f"blk.{row.layer}.{suffix}"] = {"home": BLOBS, "home_row": index, **fields}
-    owned = in_home(context, BLOBS)
+    owned = held_by(context, BLOBS)
     for name in sorted(owned.keys() - expected.keys()):
         missing_row(context, name)
     for name, fields in expected.items():
@@ -337,7 +337,7 @@ def _check_mtp_layer(context: Context, checked: CheckedTable, indices: list[int]
 def _check_mtp_rows(context: Context, checked: CheckedTable) -> None:
     if SectionKind.TENSOR_INDEX_BIN not in context.tables:
         return
-    owned = in_home(context, MTP)
+    owned = held_by(context, MTP)
     for index, row in enumerate(checked.rows):
         name = checked.label(index)
         if name not in owned:

@@ -11,8 +11,8 @@ from ..container.strict_json import shorten
 from ..generated.constants import ExpertFlags, GgmlType, SectionKind, ShardFlags
 from .check_table import CheckedTable
 from .context import Context
-from .homes import ARCHITECTURE, EMBEDDING, HEAD, draft_start, is_count
 from .metadata import SECTION as METADATA
+from .placement import ARCHITECTURE, EMBEDDING, HEAD, draft_start, is_count
 
 UNKNOWN = "unknown"  # what the manifest says where the metadata names nothing
 _ABSENT = object()

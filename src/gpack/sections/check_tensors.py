@@ -38,7 +38,7 @@ from .blob import align_up
 from .check_metadata import check_positions
 from .check_table import CheckedTable, check_table
 from .context import Context
-from .homes import Shape, assign_homes, draft_start
+from .placement import Shape, assign_placements, draft_start
 
 SINGLES = (SectionKind.EMBED_BLOB, SectionKind.HEAD_BLOB, SectionKind.PLE_BLOB)
 DENSE, NATIVE = SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB
@@ -78,10 +78,10 @@ def check_tensor_index(context: Context) -> None:
             f"Found {header.parameter_count} and {header.tensor_bytes}, the rows add up to {totals[0]} and {totals[1]}."
         )
         checked.header_fault("tensor.totals", "parameter_count", message)
-    _check_homes(context, checked)
+    _check_placements(context, checked)
 
 
-def _check_homes(context: Context, checked: CheckedTable) -> None:
+def _check_placements(context: Context, checked: CheckedTable) -> None:
     shapes = [
         Shape(checked.label(index), row.ggml_type, row.dims[: row.n_dims])
         for index, row in enumerate(checked.rows)
@@ -89,18 +89,19 @@ def _check_homes(context: Context, checked: CheckedTable) -> None:
     ]
     # Without the metadata nobody knows which layers are drafts.
     readable = SectionKind.METADATA_KV_BIN in context.tables
-    homes = assign_homes(shapes, draft_start(context.metadata.get)) if readable else {}
-    if homes:
+    placements = assign_placements(shapes, draft_start(context.metadata.get)) if readable else {}
+    if placements:
         context.report.check("tensor.home_rule")
     for index, row in enumerate(checked.rows):
         _check_presence(context, checked, index, row)
-        home = homes.get(checked.label(index))
-        if home is not None and (row.home, row.role) != (home.section, home.role):
-            message = f"{checked.label(index)} is in {_home(row.home, row.role)}, and belongs into {_home(*home[:2])}."
+        placement = placements.get(checked.label(index))
+        if placement is not None and (row.home, row.role) != (placement.section, placement.role):
+            found, wanted = _described(row.home, row.role), _described(placement.section, placement.role)
+            message = f"{checked.label(index)} is in {found}, and belongs into {wanted}."
             checked.fault("tensor.home_rule", index, "home", message)
 
 
-def _home(section: int, role: int) -> str:
+def _described(section: int, role: int) -> str:
     name = SECTION_NAMES.get(section, f"section kind {section}")
     return f"{name} (role {role})" if role else name
 
@@ -120,7 +121,7 @@ def _check_presence(context: Context, checked: CheckedTable, index: int, row: Te
         checked.fault("tensor.bounds", index, "offset", message)
 
 
-def in_home(context: Context, *kinds: int) -> dict[str, TensorIndexRowV1]:
+def held_by(context: Context, *kinds: int) -> dict[str, TensorIndexRowV1]:
     """The tensors whose home is one of these sections, by name."""
     return {name: row for name, row in context.tensors.items() if row.home in kinds}
 
@@ -173,7 +174,7 @@ def _check_single(context: Context, kind: int) -> None:
     if SectionKind.TENSOR_INDEX_BIN not in context.tables:
         return
     context.report.check("single.orphan")
-    owners = in_home(context, kind)
+    owners = held_by(context, kind)
     if len(owners) != 1:
         message = f"{len(owners)} tensors of TensorIndexBin have it as their home."
         context.report.add("single.orphan", name, "", entry.offset, message)
@@ -225,7 +226,7 @@ def check_dense(context: Context) -> None:
             if table is None:
                 continue  # absent, so that the home is too, or reported as not sound
             known = set(map(table.label, range(len(table.rows))))
-            for name in in_home(context, kind).keys() - known:
+            for name in held_by(context, kind).keys() - known:
                 missing_row(context, name)
 
 
@@ -349,7 +350,7 @@ def _check_dense_rows(context: Context, dense: CheckedTable, native: CheckedTabl
         elif not skipped:
             expect_row(context, name, {"offset": row.offset, "byte_size": row.byte_size, "home_row": index})
     listed = set(map(dense.label, range(len(dense.rows))))
-    for name in sorted(in_home(context, NATIVE).keys() - listed):
+    for name in sorted(held_by(context, NATIVE).keys() - listed):
         message = f"{name} is in the native arena and has no row."
         context.report.add("dense.rows", SECTION_NAMES[SectionKind.DENSE_INDEX_BIN], "", dense.base, message)
 

@@ -23,9 +23,9 @@ from .hf_architectures import class_reasons, find_architecture
 from .hf_config import HfConfig
 from .hf_files import HfFiles
 from .hf_model import HfModel, called, keep_model, translate_model
-from .hf_names import Sorted
 from .hf_recipe import Recipe
 from .hf_tokenizer import import_tokenizer, no_tokenizer
+from .hf_towers import Sorted
 from .metadata_build import MetadataBuilder
 from .model import IMPORT_EXTENSION
 from .safetensors_set import SafetensorsSet

@@ -10,14 +10,14 @@ from pathlib import Path
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import GgmlType
-from ..sections.homes import EMBEDDING, HEAD
+from ..sections.placement import EMBEDDING, HEAD
 from . import hf_metadata
 from .hf_architectures import Architecture, class_reasons
 from .hf_config import HfConfig
-from .hf_names import Draft, Sorted, find_draft, sort_tensors
 from .hf_recipe import Recipe
 from .hf_settings import check_values, untranslated
 from .hf_shapes import Shapes, missing_tensors
+from .hf_towers import Draft, Sorted, find_draft, sort_tensors
 from .hf_translate import Translator, copy_of, rope_frequencies
 from .metadata_build import MetadataBuilder
 from .safetensors import StoredTensor

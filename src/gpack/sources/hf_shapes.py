@@ -13,7 +13,7 @@ from math import prod
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import GgmlType
-from ..sections.homes import layer_of
+from ..sections.placement import layer_of
 from .hf_architectures import Architecture
 from .hf_config import HfConfig
 from .hf_metadata import head_size, key_value_heads, recurrent_layers

@@ -19,9 +19,9 @@ from .hf_architectures import Architecture
 from .hf_config import HfConfig
 from .hf_experts import EXPERT, ExpertStacks, split_fused
 from .hf_metadata import key_value_heads
-from .hf_names import Draft
 from .hf_orders import ValueHeads, neighbouring_pairs
 from .hf_recipe import Order, Recipe, minus_exp, plus_one
+from .hf_towers import Draft
 from .safetensors import StoredTensor
 
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import FormatError, PathError
 from ..generated.constants import ExpertRole, GgmlType
-from ..sections.homes import ARCHITECTURE, draft_start, is_count, layer_of
+from ..sections.placement import ARCHITECTURE, draft_start, is_count, layer_of
 from .composite import CompositeSource
 from .files import SourceFile
 from .pack_dir import DENSE, EXPERT_TABLE, EXPERTS, dense_tensor, expert_ranges

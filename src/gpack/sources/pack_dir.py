@@ -16,7 +16,7 @@ from ..container.strict_json import shorten
 from ..errors import FormatError, PathError
 from ..generated.constants import DenseKind, ExpertRole, GgmlType, SectionKind
 from ..sections.dense import CodePlanes, DenseColumns, is_native
-from ..sections.homes import Home, Shape, assign_homes, draft_start
+from ..sections.placement import Placement, Shape, assign_placements, draft_start
 from .composite import CompositeSource
 from .files import SourceFile
 from .gguf import TensorInfo
@@ -48,7 +48,7 @@ def add_pack_dir(source: CompositeSource, folder: Path, *, external_experts: boo
             "there is no such directory", code="io.not_found", path=folder, hint="--pack-dir names a folder"
         )
     index = source.open(folder / INDEX)
-    homes = assign_homes(
+    placements = assign_placements(
         (Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.base.tensors), draft_start(source.get)
     )
     dense: SourceFile | None = source.open(folder / DENSE) if _exists(folder / DENSE) else None
@@ -58,7 +58,7 @@ def add_pack_dir(source: CompositeSource, folder: Path, *, external_experts: boo
         tensor = known.get(row.name)
         row.line.check("name", holds=tensor is not None, message=f"the GGUF has no tensor {shorten(row.name)}")
         if tensor is not None:
-            _add_row(source, row, tensor, homes[row.name], dense, folder)
+            _add_row(source, row, tensor, placements[row.name], dense, folder)
     if dense is not None:
         check_end(dense, rows)
     if _exists(folder / EXPERT_TABLE):
@@ -72,7 +72,12 @@ def add_pack_dir(source: CompositeSource, folder: Path, *, external_experts: boo
 
 
 def _add_row(
-    source: CompositeSource, row: IndexRow, tensor: TensorInfo, home: Home, dense: SourceFile | None, folder: Path
+    source: CompositeSource,
+    row: IndexRow,
+    tensor: TensorInfo,
+    placement: Placement,
+    dense: SourceFile | None,
+    folder: Path,
 ) -> None:
     line = row.line
     ne0, ne1 = row.dims
@@ -83,19 +88,19 @@ def _add_row(
         named = GgmlType.NAMES[tensor.ggml_type]
         holds = is_native(tensor.ggml_type, len(tensor.dims)) or GgmlType.BLOCK[tensor.ggml_type] > 1
         line.check("src_bytes", holds=holds, message=f"it is served natively, and the GGUF holds it as {named}")
-        if home.section == SectionKind.NATIVE_DENSE_BLOB and row.act_kind:
+        if placement.section == SectionKind.NATIVE_DENSE_BLOB and row.act_kind:
             source.dense_columns[row.name] = DenseColumns(DenseKind.VERBATIM, tensor.ggml_type, row.act_kind)
         return
-    line.check("name", holds=not home.role, message="routed experts are not dense tensors")
+    line.check("name", holds=not placement.role, message="routed experts are not dense tensors")
     if dense is None:
         raise PathError(f"line {line.number} of {INDEX} needs it", code="io.not_found", path=folder / DENSE)
     ggml_type, held, columns = dense_tensor(row, dense)
     if columns.planes is not None:
-        movable = home.section in (SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB)
+        movable = placement.section in (SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB)
         line.check("code_bits", holds=movable, message=f"{row.name} cannot be stored as code planes")
     source.put(row.name, ggml_type, tensor.dims, held, dense.path, row.src_off)
-    # A tensor whose home has a table of its own keeps the columns of that.
-    stays_dense = home.section in (SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB)
+    # A tensor whose section has a table of its own keeps the columns of that.
+    stays_dense = placement.section in (SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB)
     if stays_dense:
         source.dense_columns[row.name] = columns
 

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     dims: tuple[int, ...]
 
 
-class Home(NamedTuple):
+class Placement(NamedTuple):
     """Where a tensor belongs.
 
     Attributes:
@@ -53,29 +53,29 @@ class Home(NamedTuple):
     layer: int = -1
 
 
-def assign_homes(shapes: Iterable[Shape], draft_from: int | None) -> dict[str, Home]:
-    """The home of every tensor.
+def assign_placements(shapes: Iterable[Shape], draft_from: int | None) -> dict[str, Placement]:
+    """Where every tensor belongs.
 
     Args:
         draft_from: Number of the first draft layer; None where the model has none.
     """
     shapes = list(shapes)
     experts = _expert_layers(shapes)
-    homes = {}
+    placements = {}
     for shape in shapes:
         layer = layer_of(shape.name)
         role = experts.get(shape.name, ExpertRole.NONE)
         if shape.name in _SINGLE and len(shape.dims) == 2:
-            homes[shape.name] = Home(_SINGLE[shape.name])
+            placements[shape.name] = Placement(_SINGLE[shape.name])
         elif draft_from is not None and layer is not None and layer >= draft_from:
-            homes[shape.name] = Home(SectionKind.MTP_BLOB, role, layer)
+            placements[shape.name] = Placement(SectionKind.MTP_BLOB, role, layer)
         elif role and layer is not None:
-            homes[shape.name] = Home(SectionKind.EXPERT_BLOBS, role, layer)
+            placements[shape.name] = Placement(SectionKind.EXPERT_BLOBS, role, layer)
         elif is_native(shape.ggml_type, len(shape.dims)):
-            homes[shape.name] = Home(SectionKind.NATIVE_DENSE_BLOB)
+            placements[shape.name] = Placement(SectionKind.NATIVE_DENSE_BLOB)
         else:
-            homes[shape.name] = Home(SectionKind.DENSE_PACK_BLOB)
-    return homes
+            placements[shape.name] = Placement(SectionKind.DENSE_PACK_BLOB)
+    return placements
 
 
 def layer_of(name: str) -> int | None:
