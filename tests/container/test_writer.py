@@ -21,7 +21,7 @@ from gpack import errors
 from gpack.conformance.parts import Parts
 from gpack.conformance.recipes import bases as packs
 from gpack.container import atomic
-from gpack.container.pieces import Copy, Zeros
+from gpack.container.payload import Copy, Zeros
 from gpack.container.reader import Container
 from gpack.container.writer import GPackBuilder
 from gpack.generated.constants import SectionKind
@@ -30,15 +30,15 @@ PRIVATE = 0x80000000
 OLD = b"the old file"
 
 
-class Pieces:
-    """A payload of given pieces."""
+class Segments:
+    """A payload of given segments."""
 
-    def __init__(self, size: int, *pieces: Any) -> None:
+    def __init__(self, size: int, *segments: Any) -> None:
         self.size = size
-        self._pieces = pieces
+        self._segments = segments
 
-    def pieces(self) -> Iterator[Any]:
-        yield from self._pieces
+    def segments(self) -> Iterator[Any]:
+        yield from self._segments
 
 
 def builder(**payloads: Any) -> GPackBuilder:
@@ -94,7 +94,7 @@ def test_the_smallest_pack_by_hand(tmp_path: Path) -> None:
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        builder(x=b"data", y=Pieces(3, b"a", Zeros(1), memoryview(b"b"))).build(tmp_path / f"{name}.gpack")
+        builder(x=b"data", y=Segments(3, b"a", Zeros(1), memoryview(b"b"))).build(tmp_path / f"{name}.gpack")
         time.sleep(0.01)
     assert (tmp_path / "a.gpack").read_bytes() == (tmp_path / "b.gpack").read_bytes()
 
@@ -103,7 +103,7 @@ def test_pieces_of_all_kinds(tmp_path: Path) -> None:
     data = bytes(range(256)) * 20_000  # over one buffer of a megabyte, and no multiple of it
     descriptor, path = source(tmp_path, data)
     seen: list[int] = []
-    payload = Pieces(
+    payload = Segments(
         3 * len(data) + 100,
         data,
         Zeros(60),
@@ -151,7 +151,7 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     tracemalloc.start()
     try:
-        builder(x=Pieces(size, Copy(descriptor, 0, size, path))).build(tmp_path / "a.gpack")
+        builder(x=Segments(size, Copy(descriptor, 0, size, path))).build(tmp_path / "a.gpack")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -173,7 +173,7 @@ def fails(code: int) -> Callable[..., int]:
 def test_a_short_source(output: Path, tmp_path: Path) -> None:
     descriptor, path = source(tmp_path, b"short")
     with pytest.raises(errors.PathError) as caught:
-        builder(x=Pieces(6, Copy(descriptor, 0, 6, path))).build(output)
+        builder(x=Segments(6, Copy(descriptor, 0, 6, path))).build(output)
     os.close(descriptor)
     assert (caught.value.code, caught.value.path) == ("io.short_read", str(path))
     assert untouched(output)
@@ -182,7 +182,7 @@ def test_a_short_source(output: Path, tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_read(output: Path, tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(errors.PathError) as caught:
-        builder(x=Pieces(6, Copy(folder, 0, 6, tmp_path))).build(output)
+        builder(x=Segments(6, Copy(folder, 0, 6, tmp_path))).build(output)
     os.close(folder)
     assert caught.value.code in ("io.not_a_file", "io.read")
     assert untouched(output)
@@ -191,7 +191,7 @@ def test_a_source_that_cannot_be_read(output: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_payload_of_another_size_than_planned(output: Path, size: int) -> None:
     with pytest.raises(errors.GpackError) as caught:
-        builder(x=Pieces(size, b"four")).build(output)
+        builder(x=Segments(size, b"four")).build(output)
     assert caught.value.code == "internal"
     assert untouched(output)
 

@@ -292,7 +292,7 @@ def test_a_disk_that_fills_leaves_everything_as_it_was(
 
     monkeypatch.setattr(os, "pwrite", fill)
     # Chunks of a page, so that something was written before.
-    monkeypatch.setattr("gpack.container.pieces.CHUNK", 4096)
+    monkeypatch.setattr("gpack.container.payload.CHUNK", 4096)
     with pytest.raises(errors.PathError) as caught:
         WRITERS[writer](pack, output)
     assert caught.value.code == "io.no_space"

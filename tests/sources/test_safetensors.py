@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hf_maker import f32, write_by_hand, write_safetensors
 
-from gpack.container.pieces import read_part
+from gpack.container.payload import read_part
 from gpack.errors import BoundsError, FormatError, GpackError, PathError, UnsupportedError
 from gpack.generated.constants import GgmlType
 from gpack.sources.files import SourceFile

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..container.pieces import Piece, Range
+from ..container.payload import Range, Segment
 from ..convert.external import ExternalFiles
 from ..convert.plan import Plan
 from ..errors import UsageError
@@ -52,7 +52,7 @@ class Held:
         """Bytes."""
         return len(self.data)
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
         """A shorter range."""
         yield self.data[offset : offset + length]
 

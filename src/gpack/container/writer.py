@@ -17,7 +17,7 @@ from ..generated import constants as c
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .atomic import AtomicFile
 from .manifest import canonical, schema_faults, section_record
-from .pieces import Block, Payload, gather_chunks
+from .payload import Block, Payload, gather_chunks
 from .reader import check_manifest_digest
 from .report import Report
 from .streaming import Hasher
@@ -169,7 +169,7 @@ class GPackBuilder:
         self, output: AtomicFile, entry: GPackSectionEntryV1, hasher: Hasher, progress: Callable[[int], None] | None
     ) -> None:
         at = entry.offset
-        for buffer, length in gather_chunks(self._sections[entry.kind].payload.pieces(), hasher.buffer):
+        for buffer, length in gather_chunks(self._sections[entry.kind].payload.segments(), hasher.buffer):
             output.write_at(buffer[:length], at)
             hasher.feed(buffer, length)
             at += length

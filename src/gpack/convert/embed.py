@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..container.pieces import Copy, Strided
+from ..container.payload import Copy, Strided
 from ..container.structure import section_name
 from ..container.writer import BuildResult, GPackBuilder
 from ..errors import FormatError, UsageError

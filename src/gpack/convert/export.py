@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..container.atomic import AtomicFile
-from ..container.pieces import Copy, Piece, Zeros, gather_chunks
+from ..container.payload import Copy, Segment, Zeros, gather_chunks
 from ..container.streaming import CHUNK
 from ..errors import UnsupportedError, UsageError
 from ..generated.constants import FOREIGN_TYPES, GgmlType, TensorFlags
@@ -64,7 +64,7 @@ def export_gguf(
         refuse_overwriting(output, {pack.container.path, *(place.path for place in places.values())})
         header, offsets, size = _header(pack, names, rows)
         with AtomicFile(output, size) as target:
-            _write(target, _pieces(header, [places[name] for name in names], offsets, size), size, progress)
+            _write(target, _segments(header, [places[name] for name in names], offsets, size), size, progress)
             target.sync()
             target.commit()
         return Export(os.fspath(output), size, len(rows), len(pack.metadata))
@@ -108,7 +108,7 @@ def refuse_overwriting(output: str | os.PathLike[str], inputs: Iterable[str | os
             raise UsageError(f"the output is the input {path}", code="convert.same_file", path=output)
 
 
-def _pieces(header: bytes, places: Sequence[Place], offsets: Sequence[int], size: int) -> Iterator[Piece]:
+def _segments(header: bytes, places: Sequence[Place], offsets: Sequence[int], size: int) -> Iterator[Segment]:
     yield header
     at = len(header)
     for place, offset in zip(places, offsets, strict=True):
@@ -121,10 +121,12 @@ def _pieces(header: bytes, places: Sequence[Place], offsets: Sequence[int], size
         yield Zeros(size - at)
 
 
-def _write(target: AtomicFile, pieces: Iterator[Piece], size: int, progress: Callable[[int, int], None] | None) -> None:
+def _write(
+    target: AtomicFile, segments: Iterator[Segment], size: int, progress: Callable[[int, int], None] | None
+) -> None:
     buffer = memoryview(bytearray(CHUNK))
     at = 0
-    for chunk, length in gather_chunks(pieces, lambda: buffer):
+    for chunk, length in gather_chunks(segments, lambda: buffer):
         target.write_at(chunk[:length], at)
         at += length
         if progress:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
-from ..container.pieces import Copy, Joined, Range, Strided
+from ..container.payload import Copy, Joined, Range, Strided
 from ..container.reader import hash_range
 from ..errors import FormatError, UsageError
 from ..sections.assets import is_file_name

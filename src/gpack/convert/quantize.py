@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..container.pieces import Computed, Range, read_part
+from ..container.payload import Computed, Range, read_part
 from ..container.workers import Workers
 from ..errors import FormatError, UnsupportedError
 from ..generated.constants import GgmlType

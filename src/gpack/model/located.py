@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..container.pieces import Copy, Range, Strided
+from ..container.payload import Copy, Range, Strided
 from ..generated.constants import ExpertRole, TensorFlags
 from ..pack import Pack, Place
 from ..sections.placement import Shape, assign_placements, draft_start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from ..container.pieces import Range, gather_chunks, whole
+from ..container.payload import Range, gather_chunks, whole
 from ..container.streaming import CHUNK
 from ..errors import ClosedError, MissingError, PathError
 from ..generated.constants import ExpertRole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..container.pieces import Piece, Range, Zeros, whole
+from ..container.payload import Range, Segment, Zeros, whole
 
 
 def align_up(value: int, alignment: int) -> int:
@@ -25,7 +25,7 @@ class Blob:
     places: Iterable[tuple[int, Range]]
     size: int
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         """The ranges and the gaps between them."""
         end = 0
         for offset, source in self.places:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..container.pieces import Range
+from ..container.payload import Range
 from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, FOREIGN_TYPES, DenseFlags, DenseKind, GgmlType
 from ..generated.structs import DenseIndexHeaderV1, GPackDenseRowV1, NativeDenseIndexHeaderV1, NativeDenseRowV1
 from .blob import Blob, align_up, lay_out

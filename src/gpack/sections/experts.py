@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..container.pieces import Piece, Range, Zeros
+from ..container.payload import Range, Segment, Zeros
 from ..generated.constants import PAGE, ExpertFlags, ExpertRole, ShardFlags
 from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
 from .blob import align_up
@@ -73,7 +73,7 @@ class ExpertLayer:
             at += matrix.slice_bytes
         raise KeyError(role)
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         """The layer's bytes, expert by expert."""
         gap = self.stride - self.expert_bytes
         for expert in range(self.n_expert):
@@ -104,10 +104,10 @@ class ExpertBlobs:
             end += layer.size
         return places
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         """The bytes, in order."""
         for layer in self.layers:
-            yield from layer.pieces()
+            yield from layer.segments()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..container.pieces import Piece, Range
+from ..container.payload import Range, Segment
 from ..generated.constants import CACHE_LINE, PAGE
 from ..generated.structs import MtpHeaderV1, MtpRowV1
 from .blob import Blob, align_up, lay_out
@@ -46,12 +46,12 @@ class MtpSection:
         """Bytes."""
         return len(self.head) + self.blob.size + sum(layer.size for layer in self.layers)
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         """The bytes, in order."""
         yield self.head
-        yield from self.blob.pieces()
+        yield from self.blob.segments()
         for layer in self.layers:
-            yield from layer.pieces()
+            yield from layer.segments()
 
 
 def build_mtp(tensors: Sequence[DraftTensor], layers: Sequence[ExpertLayer]) -> MtpSection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..container.pieces import Piece, Range, whole
+from ..container.payload import Range, Segment, whole
 from ..generated.structs import GPackSingleTensorHeaderV1
 
 
@@ -29,7 +29,7 @@ class SingleTensor:
         """Bytes of header and tensor."""
         return self.header.data_offset + self.header.byte_size
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         """Header, then tensor."""
         yield self.header.encode()
         yield from whole(self.source)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from ..container.pieces import Range
+from ..container.payload import Range
 from ..generated.constants import MetadataType
 from ..sections.dense import DenseColumns
 from ..sections.values import Value

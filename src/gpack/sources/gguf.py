@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from gpack.container.pieces import Copy
+from gpack.container.payload import Copy
 from gpack.errors import BoundsError, FormatError, UnsupportedError
 from gpack.sections.strings import StringTable
 from gpack.sections.values import Value

@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from ..container.pieces import Copy
+from ..container.payload import Copy
 from ..errors import FormatError
-from .hf_recipe import Recipe
+from .hf_tensor import HfTensor
 from .safetensors import StoredTensor
 
 EXPERT = re.compile(r"(model\.layers\.[0-9]+\.mlp\.experts)\.(0|[1-9][0-9]{0,5})\.(gate|up|down)_proj\.weight")
@@ -27,7 +27,7 @@ class ExpertStacks:
             if match := EXPERT.fullmatch(name):
                 self._missing[match[1]] += 1
 
-    def take(self, name: str, tensor: StoredTensor) -> Iterator[Recipe]:
+    def take(self, name: str, tensor: StoredTensor) -> Iterator[HfTensor]:
         """Takes one expert's tensor; gives the stacks of its layer if it was the last.
 
         Raises:
@@ -56,7 +56,7 @@ class ExpertStacks:
             yield _stack(f"{layer}.{role}_proj.weight", [experts[number] for number in range(count)])
 
 
-def _stack(name: str, experts: list[StoredTensor]) -> Recipe:
+def _stack(name: str, experts: list[StoredTensor]) -> HfTensor:
     first = experts[0]
     for number, expert in enumerate(experts):
         if (expert.shape, expert.ggml_type) != (first.shape, first.ggml_type) or len(expert.shape) != 2:
@@ -68,10 +68,10 @@ def _stack(name: str, experts: list[StoredTensor]) -> Recipe:
             )
     dims = (*reversed(first.shape), len(experts))
     parts = tuple(expert.data for expert in experts)
-    return Recipe(name, first.ggml_type, dims, parts, first.ggml_type, tuple(experts), ("experts stacked",))
+    return HfTensor(name, first.ggml_type, dims, parts, first.ggml_type, tuple(experts), ("experts stacked",))
 
 
-def split_fused(name: str, tensor: StoredTensor) -> list[Recipe] | None:
+def split_fused(name: str, tensor: StoredTensor) -> list[HfTensor] | None:
     """The stacks of a layer's fused experts, gate rows before up rows in each; None for any other tensor.
 
     Raises:
@@ -90,7 +90,7 @@ def split_fused(name: str, tensor: StoredTensor) -> list[Recipe] | None:
         )
     data, layer = tensor.data, match[1]
     if match[2] == "down":
-        whole = Recipe(f"{layer}.down_proj.weight", kind, (shape[2], shape[1], shape[0]), (data,), kind, (tensor,))
+        whole = HfTensor(f"{layer}.down_proj.weight", kind, (shape[2], shape[1], shape[0]), (data,), kind, (tensor,))
         return [whole]
     dims = (shape[2], shape[1] // 2, shape[0])
     half = data.length // shape[0] // 2
@@ -99,5 +99,5 @@ def split_fused(name: str, tensor: StoredTensor) -> list[Recipe] | None:
         starts = (data.offset + (2 * expert + index) * half for expert in range(shape[0]))
         parts = tuple(Copy(data.descriptor, start, half, data.path) for start in starts)
         steps = (f"the {role} half of fused experts",)
-        made.append(Recipe(f"{layer}.{role}_proj.weight", kind, dims, parts, kind, (tensor,), steps))
+        made.append(HfTensor(f"{layer}.{role}_proj.weight", kind, dims, parts, kind, (tensor,), steps))
     return made

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ..container.pieces import Range
+from ..container.payload import Range
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import GgmlType
@@ -23,7 +23,7 @@ from .hf_architectures import class_reasons, find_architecture
 from .hf_config import HfConfig
 from .hf_files import HfFiles
 from .hf_model import HfModel, called, keep_model, translate_model
-from .hf_recipe import Recipe
+from .hf_tensor import HfTensor
 from .hf_tokenizer import import_tokenizer, no_tokenizer
 from .hf_towers import Sorted
 from .metadata_build import MetadataBuilder
@@ -114,7 +114,7 @@ class HfSource:
         value = self.metadata.get(key)
         return default if value is None else value.python()
 
-    def range_of(self, tensor: Recipe) -> Range:
+    def range_of(self, tensor: HfTensor) -> Range:
         """The tensor's bytes."""
         return tensor.range()
 
@@ -122,7 +122,7 @@ class HfSource:
         """The files, for a report."""
         return [{"file": file.path.name, "size": file.size} for file in self.files]
 
-    def origin(self, tensor: Recipe) -> dict[str, Any]:
+    def origin(self, tensor: HfTensor) -> dict[str, Any]:
         """The source's tensors that a tensor is made of, and how, for a report."""
         files = list(dict.fromkeys(source.file.path.name for source in tensor.sources))
         steps = list(tensor.steps)

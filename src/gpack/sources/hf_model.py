@@ -14,9 +14,9 @@ from ..sections.placement import EMBEDDING, HEAD
 from . import hf_metadata
 from .hf_architectures import Architecture, class_reasons
 from .hf_config import HfConfig
-from .hf_recipe import Recipe
 from .hf_settings import check_values, untranslated
 from .hf_shapes import Shapes, missing_tensors
+from .hf_tensor import HfTensor
 from .hf_towers import Draft, Sorted, find_draft, sort_tensors
 from .hf_translate import Translator, copy_of, rope_frequencies
 from .metadata_build import MetadataBuilder
@@ -39,7 +39,7 @@ class HfModel:
     """
 
     name: str
-    tensors: Sequence[Recipe]
+    tensors: Sequence[HfTensor]
     parameters: MetadataBuilder
     size_label: str
     parts: Sorted
@@ -63,14 +63,14 @@ def translate_model(
     translator = Translator(architecture, config, draft, len(parts.text))
     translator.translate(parts.text)
     frequencies = rope_frequencies(config, hf_metadata.head_size(config))
-    recipes = [*([frequencies] if frequencies else []), *translator.recipes]
-    recipes += [copy_of(tensor) for tensor in translator.unknown]
-    reasons = class_reasons(architecture, config) + _check(translator, architecture, recipes, config)
+    made = [*([frequencies] if frequencies else []), *translator.tensors]
+    made += [copy_of(tensor) for tensor in translator.unknown]
+    reasons = class_reasons(architecture, config) + _check(translator, architecture, made, config)
     parameters, drafts = MetadataBuilder(), 1 if draft else 0
-    reasons += hf_metadata.build_parameters(parameters, architecture.name, config, _file_type(recipes), drafts)
+    reasons += hf_metadata.build_parameters(parameters, architecture.name, config, _file_type(made), drafts)
     hf_metadata.build_specific(parameters, architecture, config, drafts)
     parameters.u32("general.quantization_version", hf_metadata.QUANTIZATION_VERSION)
-    return _model(architecture.name, recipes, parameters, parts, reasons, text_only=text_only)
+    return _model(architecture.name, made, parameters, parts, reasons, text_only=text_only)
 
 
 def keep_model(tensors: Sequence[StoredTensor], config: HfConfig, *, text_only: bool) -> HfModel:
@@ -80,10 +80,10 @@ def keep_model(tensors: Sequence[StoredTensor], config: HfConfig, *, text_only: 
         config: One that is not strict: what it finds strange is left out of the hyperparameters.
     """
     parts = sort_tensors(tensors, config, known=False)
-    recipes = [copy_of(tensor) for _, tensor in parts.text]
+    made = [copy_of(tensor) for _, tensor in parts.text]
     name, parameters = _key_part(called(config)), MetadataBuilder()
     reasons = hf_metadata.build_parameters(parameters, name, config, None, 0)
-    return _model(name, recipes, parameters, parts, reasons, text_only=text_only)
+    return _model(name, made, parameters, parts, reasons, text_only=text_only)
 
 
 def called(config: HfConfig) -> str:
@@ -93,7 +93,7 @@ def called(config: HfConfig) -> str:
 
 def _model(
     name: str,
-    recipes: Sequence[Recipe],
+    tensors: Sequence[HfTensor],
     parameters: MetadataBuilder,
     parts: Sorted,
     reasons: list[str],
@@ -101,12 +101,12 @@ def _model(
     text_only: bool,
 ) -> HfModel:
     towers = [] if text_only else [copy_of(tensor) for tower in parts.towers.values() for tensor in tower]
-    label = hf_metadata.size_label((recipe.name, recipe.dims) for recipe in recipes)
-    return HfModel(name, _numbered([*recipes, *towers]), parameters, label, parts, reasons)
+    label = hf_metadata.size_label((tensor.name, tensor.dims) for tensor in tensors)
+    return HfModel(name, _numbered([*tensors, *towers]), parameters, label, parts, reasons)
 
 
 def _check(
-    translator: Translator, architecture: Architecture, recipes: Sequence[Recipe], config: HfConfig
+    translator: Translator, architecture: Architecture, tensors: Sequence[HfTensor], config: HfConfig
 ) -> list[str]:
     """Tensors and configuration say the same; what they ask for that has no translation is a reason.
 
@@ -114,7 +114,7 @@ def _check(
         FormatError: `hf.tensor` or `hf.config`: they do not.
     """
     reasons = []
-    names = {recipe.name for recipe in recipes}
+    names = {tensor.name for tensor in tensors}
     tied = any(values.get("tie_word_embeddings") for values in (config.outer, config.values))
     untied = config.values.get("tie_word_embeddings") is False and not tied
     if EMBEDDING not in names or (untied and HEAD not in names):
@@ -123,8 +123,8 @@ def _check(
     if unknown:
         first = shorten(unknown[0].name)
         reasons.append(f"{len(unknown)} tensors have no name in {architecture.name}, the first is {first}")
-    Shapes(architecture, config).check(translator.recipes)
-    translated = [recipe.name for recipe in translator.recipes]
+    Shapes(architecture, config).check(translator.tensors)
+    translated = [tensor.name for tensor in translator.tensors]
     draft: Draft | None = translator.draft
     missing = missing_tensors(architecture, config, translated, draft.layer if draft else None)
     if missing:
@@ -134,7 +134,7 @@ def _check(
             raise _missing(listed, config.path)
         reasons.append(listed)
     reasons += untranslated(architecture, config, translated)
-    strange = [recipe for recipe in translator.recipes if recipe.stored_type not in (*_FLOATS, GgmlType.F64)]
+    strange = [tensor for tensor in translator.tensors if tensor.stored_type not in (*_FLOATS, GgmlType.F64)]
     if strange:
         kind = GgmlType.NAMES[strange[0].stored_type]
         reasons.append(f"{len(strange)} tensors are {kind} or the like, whose values other tensors scale")
@@ -145,20 +145,20 @@ def _missing(message: str, path: Path) -> FormatError:
     return FormatError(message, code="hf.tensor", path=path.parent)
 
 
-def _numbered(recipes: Iterable[Recipe]) -> list[Recipe]:
-    found: dict[str, Recipe] = {}
-    for recipe in recipes:
-        if recipe.name in found:
-            sources: Iterable[StoredTensor] = (*found[recipe.name].sources, *recipe.sources)
+def _numbered(tensors: Iterable[HfTensor]) -> list[HfTensor]:
+    found: dict[str, HfTensor] = {}
+    for tensor in tensors:
+        if tensor.name in found:
+            sources: Iterable[StoredTensor] = (*found[tensor.name].sources, *tensor.sources)
             names = ", ".join(source.name for source in sources)
-            raise FormatError(f"the tensors {names} become one", code="hf.tensor", field=recipe.name)
-        found[recipe.name] = replace(recipe, position=len(found))
+            raise FormatError(f"the tensors {names} become one", code="hf.tensor", field=tensor.name)
+        found[tensor.name] = replace(tensor, position=len(found))
     return list(found.values())
 
 
-def _file_type(recipes: Iterable[Recipe]) -> int:
+def _file_type(tensors: Iterable[HfTensor]) -> int:
     """GGUF's number for what the first large matrix is stored as."""
-    kinds = (recipe.ggml_type for recipe in recipes if len(recipe.dims) > 1 and recipe.ggml_type in _FLOATS)
+    kinds = (tensor.ggml_type for tensor in tensors if len(tensor.dims) > 1 and tensor.ggml_type in _FLOATS)
     return hf_metadata.FILE_TYPES[next(kinds, GgmlType.F32)]
 
 

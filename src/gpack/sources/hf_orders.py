@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .hf_config import HfConfig
-from .hf_recipe import Order
+from .hf_tensor import Order
 
 
 def neighbouring_pairs(rows: int, heads: int) -> Order:

@@ -17,7 +17,7 @@ from ..sections.placement import layer_of
 from .hf_architectures import Architecture
 from .hf_config import HfConfig
 from .hf_metadata import head_size, key_value_heads, recurrent_layers
-from .hf_recipe import Recipe
+from .hf_tensor import HfTensor
 
 _FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 # Sizes by the names that `_SHAPES` has for them: factors, each a number or alternative keys of the configuration.
@@ -113,25 +113,25 @@ class Shapes:
         self.architecture, self.config = architecture, config
         self._known: dict[str, _Extent] = {}
 
-    def check(self, recipes: Iterable[Recipe]) -> None:
+    def check(self, tensors: Iterable[HfTensor]) -> None:
         """Compares the tensors with the configuration; packed ones, whose shape is another's, are left out.
 
         Raises:
             FormatError: `hf.tensor`, naming tensor, axis and keys, where a shape is another one; `hf.config` where a
                 key is missing.
         """
-        for recipe in recipes:
-            suffix = recipe.name.split(".", 2)[2] if layer_of(recipe.name) is not None else recipe.name
+        for tensor in tensors:
+            suffix = tensor.name.split(".", 2)[2] if layer_of(tensor.name) is not None else tensor.name
             wanted = _SHAPES.get(suffix)
-            if wanted is not None and recipe.sources and recipe.stored_type in _FLOATS:
-                self._check(recipe, suffix, wanted)
+            if wanted is not None and tensor.sources and tensor.stored_type in _FLOATS:
+                self._check(tensor, suffix, wanted)
 
-    def _check(self, recipe: Recipe, suffix: str, wanted: tuple[str, ...]) -> None:
-        shape = tuple(reversed(recipe.dims))
+    def _check(self, tensor: HfTensor, suffix: str, wanted: tuple[str, ...]) -> None:
+        shape = tuple(reversed(tensor.dims))
         if suffix == "attn_q.weight" and has_output_gate(self.architecture, self.config):
             wanted = ("gated query", *wanted[1:])
         message = None
-        extents = [self._extent(name, recipe) for name in wanted]
+        extents = [self._extent(name, tensor) for name in wanted]
         if len(shape) != len(wanted):
             message = f"has {len(shape)} axes, not {len(wanted)}"
         else:
@@ -143,17 +143,17 @@ class Shapes:
             raise FormatError(
                 f"its shape {list(shape)} {message}; {[extent.size for extent in extents]} was expected",
                 code="hf.tensor",
-                path=recipe.sources[0].file.path,
-                field=_named(recipe),
+                path=tensor.sources[0].file.path,
+                field=_named(tensor),
                 hint="configuration and tensors are of different models",
             )
 
-    def _extent(self, name: str, recipe: Recipe) -> _Extent:
+    def _extent(self, name: str, tensor: HfTensor) -> _Extent:
         if name not in self._known:
             try:
                 self._known[name] = self._mixed() if name == "mixed" else self._product(_FACTORS[name])
             except FormatError as error:
-                error.message = f"{error.message}: {_named(recipe)} has a size that it says"
+                error.message = f"{error.message}: {_named(tensor)} has a size that it says"
                 raise
         return self._known[name]
 
@@ -191,10 +191,10 @@ def _spellings(key: str) -> tuple[str, ...]:
     return ("num_local_experts", _EXPERTS) if key == _EXPERTS else (key,)
 
 
-def _named(recipe: Recipe) -> str:
+def _named(tensor: HfTensor) -> str:
     """The source's name of a tensor; of several, the first and how many."""
-    others = len(recipe.sources) - 1
-    return f"{shorten(recipe.sources[0].name)[1:-1]}{f' and {others} others' if others else ''}"
+    others = len(tensor.sources) - 1
+    return f"{shorten(tensor.sources[0].name)[1:-1]}{f' and {others} others' if others else ''}"
 
 
 def has_output_gate(architecture: Architecture, config: HfConfig) -> bool:

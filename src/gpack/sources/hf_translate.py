@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..container.pieces import Copy, Piece
+from ..container.payload import Copy, Segment
 from ..errors import FormatError
 from ..generated.constants import GgmlType
 from .hf_architectures import Architecture
@@ -20,7 +20,7 @@ from .hf_config import HfConfig
 from .hf_experts import EXPERT, ExpertStacks, split_fused
 from .hf_metadata import key_value_heads
 from .hf_orders import ValueHeads, neighbouring_pairs
-from .hf_recipe import Order, Recipe, minus_exp, plus_one
+from .hf_tensor import HfTensor, Order, minus_exp, plus_one
 from .hf_towers import Draft
 from .safetensors import StoredTensor
 
@@ -37,7 +37,7 @@ class Translator:
     """Translates the tensors of one model.
 
     Attributes:
-        recipes: What came of them, in the order of the source.
+        tensors: What came of them, in the order of the source.
         unknown: Tensors of the text model that have no name in GGUF; they keep their own.
     """
 
@@ -57,11 +57,11 @@ class Translator:
         blocks = self.layers + (1 if draft else 0)
         self._map = get_tensor_name_map(MODEL_ARCH[architecture.constant], blocks)
         self._heads = ValueHeads.of(config) if architecture.is_linear else None
-        self.recipes: list[Recipe] = []
+        self.tensors: list[HfTensor] = []
         self.unknown: list[StoredTensor] = []
 
     def translate(self, tensors: Sequence[tuple[str, StoredTensor]]) -> None:
-        """Fills `recipes` and `unknown` from tensors under their plain names (`model.layers.0. ...`).
+        """Fills `tensors` and `unknown` from tensors under their plain names (`model.layers.0. ...`).
 
         Raises:
             FormatError: `hf.tensor`: tensors are missing, or have other shapes than the configuration says.
@@ -73,17 +73,17 @@ class Translator:
                     self._add(stacked)
                 continue
             fused = split_fused(name, tensor)
-            for recipe in fused if fused is not None else [self._plain(name, tensor)]:
-                self._add(recipe)
+            for made in fused if fused is not None else [self._plain(name, tensor)]:
+                self._add(made)
         self._check_layers(name for name, _ in tensors)
 
-    def _add(self, recipe: Recipe) -> None:
-        """Gives a recipe its name in GGUF and its type."""
-        name = self._gguf_name(recipe.name)
+    def _add(self, made: HfTensor) -> None:
+        """Gives a tensor its name in GGUF and its type."""
+        name = self._gguf_name(made.name)
         if name is None:
-            self.unknown += recipe.sources
+            self.unknown += made.sources
             return
-        self.recipes.append(_typed(replace(recipe, name=name)))
+        self.tensors.append(_typed(replace(made, name=name)))
 
     def _gguf_name(self, name: str) -> str | None:
         if self.draft and name in self.draft.others:
@@ -93,32 +93,32 @@ class Translator:
         found: str | None = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
         return found
 
-    def _plain(self, name: str, tensor: StoredTensor) -> Recipe:
-        """The recipe of one tensor, still under its plain name."""
-        recipe = Recipe(
+    def _plain(self, name: str, tensor: StoredTensor) -> HfTensor:
+        """One tensor, still under its plain name."""
+        made = HfTensor(
             name, tensor.ggml_type, tuple(reversed(tensor.shape)), (tensor.data,), tensor.ggml_type, (tensor,)
         )
         # Packed values: their rows are not those of the matrix, and what scales them stays in the file's order.
         if tensor.ggml_type not in _FLOATS:
-            return recipe
+            return made
         if self.architecture.permutes_rope and (match := _ROTATED.fullmatch(name)):
-            return self._permuted(recipe, tensor, match[1])
+            return self._permuted(made, tensor, match[1])
         if self.architecture.adds_one_to_norms and _NORM.fullmatch(name) and not name.endswith(_GATED_NORM):
-            return _computed(recipe, plus_one, "1 added")
+            return _computed(made, plus_one, "1 added")
         if self._heads and ".linear_attn." in name:
-            return self._linear(recipe, tensor, name.rsplit(".linear_attn.", 1)[1], self._heads)
-        return recipe
+            return self._linear(made, tensor, name.rsplit(".linear_attn.", 1)[1], self._heads)
+        return made
 
-    def _permuted(self, recipe: Recipe, tensor: StoredTensor, which: str) -> Recipe:
+    def _permuted(self, made: HfTensor, tensor: StoredTensor, which: str) -> HfTensor:
         heads = self.config.need("num_attention_heads")
         if which == "k":
             heads = key_value_heads(self.config)
         rows = tensor.shape[0] if tensor.shape else 0
         if not rows or rows % (2 * heads):
             raise _fault(tensor, f"its {rows} rows are no multiple of twice the {heads} heads")
-        return _reordered(recipe, neighbouring_pairs(rows, heads), "rows reordered for neighbouring pairs")
+        return _reordered(made, neighbouring_pairs(rows, heads), "rows reordered for neighbouring pairs")
 
-    def _linear(self, recipe: Recipe, tensor: StoredTensor, name: str, heads: ValueHeads) -> Recipe:
+    def _linear(self, made: HfTensor, tensor: StoredTensor, name: str, heads: ValueHeads) -> HfTensor:
         """Gated delta nets: value heads in another order, the decay computed, the convolution without a middle axis."""
         values, small = heads.value_heads * heads.value_size, heads.value_heads
         first = tensor.shape[0] if tensor.shape else 0
@@ -138,11 +138,11 @@ class Translator:
         if name == "conv1d.weight":
             if len(tensor.shape) != 3 or tensor.shape[1] != 1:
                 raise _fault(tensor, f"its shape is {list(tensor.shape)}, not [channels, 1, taps]")
-            recipe = replace(recipe, dims=(tensor.shape[2], tensor.shape[0]), steps=("middle axis dropped",))
+            made = replace(made, dims=(tensor.shape[2], tensor.shape[0]), steps=("middle axis dropped",))
         if name == "A_log":
-            recipe = _computed(recipe, minus_exp, "-exp")
+            made = _computed(made, minus_exp, "-exp")
         if heads.key_heads == heads.value_heads:
-            return recipe
+            return made
         order: Order | None = {
             "in_proj_qkv.weight": heads.mixed_order,
             "conv1d.weight": heads.mixed_order,
@@ -154,10 +154,10 @@ class Translator:
             "out_proj.weight": lambda: heads.order(heads.value_size),
         }.get(name, lambda: None)()
         if order is None:
-            return recipe
+            return made
         if name == "out_proj.weight":
-            return replace(recipe, column_order=order, steps=(*recipe.steps, "columns in the order of value heads"))
-        return _reordered(recipe, order, "rows in the order of value heads")
+            return replace(made, column_order=order, steps=(*made.steps, "columns in the order of value heads"))
+        return _reordered(made, order, "rows in the order of value heads")
 
     def _check_layers(self, names: Iterable[str]) -> None:
         """Each layer has tensors, and no layer is beyond the last."""
@@ -176,7 +176,7 @@ class Translator:
         )
 
 
-def rope_frequencies(config: HfConfig, head_size: int) -> Recipe | None:
+def rope_frequencies(config: HfConfig, head_size: int) -> HfTensor | None:
     """Llama 3's divisors of the rotary frequencies (`rope_freqs.weight`); None for other models.
 
     Raises:
@@ -199,7 +199,7 @@ def rope_frequencies(config: HfConfig, head_size: int) -> Recipe | None:
     between = 1 / ((1 - smooth) / factor + smooth)
     divisors = np.where(wavelength < length / high, 1, np.where(wavelength > length / low, factor, between))
     data = divisors.astype("<f4").tobytes()
-    return Recipe(
+    return HfTensor(
         "rope_freqs.weight", GgmlType.F32, (len(divisors),), (InMemory(data),), GgmlType.F32, (), ("from config.json",)
     )
 
@@ -211,38 +211,38 @@ class InMemory:
         self.data = data
         self.length = len(data)
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
         """One piece."""
         yield self.data[offset : offset + length]
 
 
-def _typed(recipe: Recipe) -> Recipe:
-    """The recipe with the type that the pack stores: small tensors are F32, as the GGUF converter has them."""
-    if recipe.stored_type not in _FLOATS:
-        return recipe
-    small = len(recipe.dims) <= 1 or not recipe.name.endswith(".weight") or recipe.name.endswith(F32_NAMES)
-    if not small and recipe.value is None and recipe.stored_type != GgmlType.F64:
-        return recipe
-    return replace(recipe, ggml_type=GgmlType.F32)
+def _typed(made: HfTensor) -> HfTensor:
+    """The tensor with the type that the pack stores: small tensors are F32, as the GGUF converter has them."""
+    if made.stored_type not in _FLOATS:
+        return made
+    small = len(made.dims) <= 1 or not made.name.endswith(".weight") or made.name.endswith(F32_NAMES)
+    if not small and made.value is None and made.stored_type != GgmlType.F64:
+        return made
+    return replace(made, ggml_type=GgmlType.F32)
 
 
-def _reordered(recipe: Recipe, order: Order, step: str) -> Recipe:
-    steps = (*recipe.steps, step)
-    # A vector is one row to a recipe.
-    if len(recipe.dims) == 1:
-        return replace(recipe, column_order=order, steps=steps)
-    return replace(recipe, row_order=order, steps=steps)
+def _reordered(made: HfTensor, order: Order, step: str) -> HfTensor:
+    steps = (*made.steps, step)
+    # A vector counts as one row here.
+    if len(made.dims) == 1:
+        return replace(made, column_order=order, steps=steps)
+    return replace(made, row_order=order, steps=steps)
 
 
-def _computed(recipe: Recipe, value: Any, step: str) -> Recipe:
-    return replace(recipe, value=value, steps=(*recipe.steps, step))
+def _computed(made: HfTensor, value: Any, step: str) -> HfTensor:
+    return replace(made, value=value, steps=(*made.steps, step))
 
 
 def _fault(tensor: StoredTensor, message: str) -> FormatError:
     return FormatError(message, code="hf.tensor", path=tensor.file.path, field=tensor.name)
 
 
-def copy_of(tensor: StoredTensor) -> Recipe:
+def copy_of(tensor: StoredTensor) -> HfTensor:
     """The tensor as it is, under its own name."""
     copy: Copy = tensor.data
-    return Recipe(tensor.name, tensor.ggml_type, tuple(reversed(tensor.shape)), (copy,), tensor.ggml_type, (tensor,))
+    return HfTensor(tensor.name, tensor.ggml_type, tuple(reversed(tensor.shape)), (copy,), tensor.ggml_type, (tensor,))

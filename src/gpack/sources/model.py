@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..container.pieces import Range
+from ..container.payload import Range
 from ..sections.values import Value
 from .files import SourceFile
 

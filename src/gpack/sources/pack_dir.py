@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..container.pieces import Computed, Copy, Range, Strided
+from ..container.payload import Computed, Copy, Range, Strided
 from ..container.strict_json import shorten
 from ..errors import FormatError, PathError
 from ..generated.constants import DenseKind, ExpertRole, GgmlType, SectionKind

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NoReturn
 
-from ..container.pieces import Copy
+from ..container.payload import Copy
 from ..container.strict_json import parse_object, shorten
 from ..errors import BoundsError, FormatError, UnsupportedError
 from ..generated.constants import FOREIGN_TYPES, MAX_RANK, GgmlType

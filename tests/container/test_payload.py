@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpack.container.pieces import Computed, Copy, Joined, Range, read_part, whole
+from gpack.container.payload import Computed, Copy, Joined, Range, read_part, whole
 from gpack.errors import InternalError
 
 

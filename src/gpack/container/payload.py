@@ -22,8 +22,8 @@ class Range(Protocol):
     def length(self) -> int:
         """Bytes."""
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
-        """The pieces of `length` bytes from byte `offset` on."""
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
+        """The segments of `length` bytes from byte `offset` on."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Copy:
     length: int
     path: object
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
         """A shorter range of the same file."""
         _check_part(self, offset, length)
         yield Copy(self.descriptor, self.offset + offset, length, self.path)
@@ -66,7 +66,7 @@ class Strided:
         """Bytes of all runs."""
         return self.runs * self.run_bytes
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
         """The ranges of those runs that the part touches."""
         _check_part(self, offset, length)
         while length:
@@ -93,8 +93,8 @@ class Joined:
         """Bytes of all."""
         return self._ends[-1] if self._ends else 0
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
-        """The pieces of those ranges that the part touches."""
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
+        """The segments of those ranges that the part touches."""
         _check_part(self, offset, length)
         index = bisect_right(self._ends, offset)
         end = offset + length
@@ -129,7 +129,7 @@ class Computed:
         """Bytes."""
         return self.rows * self.row_bytes
 
-    def part(self, offset: int, length: int) -> Iterator[Piece]:
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
         """The bytes, batch by batch; a part need not begin or end with a row."""
         _check_part(self, offset, length)
         if not length:
@@ -154,11 +154,11 @@ class Zeros:
     length: int
 
 
-Piece = bytes | memoryview | Copy | Zeros
+Segment = bytes | memoryview | Copy | Zeros
 
 
-def whole(source: Range) -> Iterator[Piece]:
-    """All pieces of a range."""
+def whole(source: Range) -> Iterator[Segment]:
+    """All segments of a range."""
     return source.part(0, source.length)
 
 
@@ -166,8 +166,8 @@ def read_part(source: Range, offset: int, length: int) -> bytearray:
     """The bytes of a part, read or computed now."""
     made = bytearray(length)
     view, at = memoryview(made), 0
-    for piece in source.part(offset, length):
-        for take in _split(piece):
+    for segment in source.part(offset, length):
+        for take in _split(segment):
             take.fill(view[at : at + take.length], 0)
             at += take.length
     return made
@@ -185,7 +185,7 @@ class Payload(Protocol):
     def size(self) -> int:
         """Bytes."""
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         """The bytes, in order."""
 
 
@@ -200,17 +200,17 @@ class Block:
         """Bytes."""
         return len(self.data)
 
-    def pieces(self) -> Iterator[Piece]:
-        """The bytes, in one piece."""
+    def segments(self) -> Iterator[Segment]:
+        """The bytes, in one segment."""
         yield self.data
 
 
-def gather_chunks(pieces: Iterator[Piece], lend: Callable[[], memoryview]) -> Iterator[tuple[memoryview, int]]:
-    """The pieces, gathered into full buffers of CHUNK bytes that `lend` gives: (buffer, bytes used)."""
+def gather_chunks(segments: Iterator[Segment], lend: Callable[[], memoryview]) -> Iterator[tuple[memoryview, int]]:
+    """The segments, gathered into full buffers of CHUNK bytes that `lend` gives: (buffer, bytes used)."""
     buffer, used = lend(), 0
-    for piece in pieces:
-        for take in _split(piece):
-            # A piece may need several buffers, and several pieces may share one.
+    for segment in segments:
+        for take in _split(segment):
+            # A segment may need several buffers, and several segments may share one.
             done = 0
             while done < take.length:
                 if used == CHUNK:
@@ -225,27 +225,27 @@ def gather_chunks(pieces: Iterator[Piece], lend: Callable[[], memoryview]) -> It
 
 @dataclass(frozen=True)
 class _Source:
-    """A piece in one shape: so many bytes, and a way to fetch a part of them."""
+    """A segment in one shape: so many bytes, and a way to fetch a part of them."""
 
     length: int
     fill: Callable[[memoryview, int], None]
 
 
-def _split(piece: Piece) -> Iterator[_Source]:
-    if isinstance(piece, Zeros):
+def _split(segment: Segment) -> Iterator[_Source]:
+    if isinstance(segment, Zeros):
 
         def fill_zeros(view: memoryview, _: int) -> None:
             view[:] = _ZEROS[: len(view)]
 
-        yield _Source(piece.length, fill_zeros)
-    elif isinstance(piece, Copy):
+        yield _Source(segment.length, fill_zeros)
+    elif isinstance(segment, Copy):
 
         def fill_copy(view: memoryview, done: int) -> None:
-            read_into(piece.descriptor, piece.offset + done, view, piece.path)
+            read_into(segment.descriptor, segment.offset + done, view, segment.path)
 
-        yield _Source(piece.length, fill_copy)
+        yield _Source(segment.length, fill_copy)
     else:
-        data = memoryview(piece).cast("B")
+        data = memoryview(segment).cast("B")
 
         def fill_data(view: memoryview, done: int) -> None:
             view[:] = data[done : done + len(view)]

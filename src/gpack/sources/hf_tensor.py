@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..container.pieces import Computed, Joined, Range, read_part
+from ..container.payload import Computed, Joined, Range, read_part
 from ..generated.constants import GgmlType
 from ..quants import dequantize
 from ..sections.dense import byte_count
@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class HfTensor:
     """A tensor and how its bytes come about.
 
     Attributes:
