@@ -28,6 +28,7 @@ CODES = {
     "io.read": "the file could not be read",
     "io.short_read": "the file ended while it was being read: it was truncated after it was opened",
     "io.write": "the output could not be written",
+    "io.not_durable": "the output is in place, and the system could not confirm that it will survive a power loss",
     "io.no_space": "the disk has not enough free space for the output",
     "io.memory": "not enough memory",
     "io.mmap": "the file system refuses to map the file",

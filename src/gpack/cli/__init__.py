@@ -50,6 +50,7 @@ def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
     Returns:
         The exit code.
     """
+    mark = _count_renamed()
     try:
         _replace_closed()
         _print_anything()
@@ -62,11 +63,8 @@ def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
         _drop_output()
         return errors.EXIT_OK
     except KeyboardInterrupt:
-        return _fail(
-            errors.InterruptedRunError("interrupted; no file was changed", code="interrupted"),
-            program=program,
-            as_json=as_json,
-        )
+        interrupted = errors.InterruptedRunError(f"interrupted; {_changed_since(mark)}", code="interrupted")
+        return _fail(interrupted, program=program, as_json=as_json)
     except OSError as error:
         return _fail_io(error, program=program, as_json=as_json)
     except MemoryError:
@@ -80,6 +78,21 @@ def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
             hint="please report it; GPACK_DEBUG=1 shows the traceback",
         )
         return _fail(internal, program=program, as_json=as_json)
+
+
+def _count_renamed() -> int:
+    """How many outputs this process has written so far; what writes them is only imported by commands that write."""
+    atomic = sys.modules.get("gpack.container.atomic")
+    return 0 if atomic is None else int(atomic.count_renamed())
+
+
+def _changed_since(mark: int) -> str:
+    """Which outputs were written, for the message of an interrupt: one that comes late changes nothing any more."""
+    atomic = sys.modules.get("gpack.container.atomic")
+    written = [] if atomic is None else atomic.files_in_place(mark)
+    if not written:
+        return "no file was changed"
+    return f"{' and '.join(map(str, written))} {'is' if len(written) == 1 else 'are'} in place, whole"
 
 
 def _run(arguments: list[str]) -> int:

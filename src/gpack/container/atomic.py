@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 import errno
-import fcntl
+import logging
 import os
 from pathlib import Path
 
 from .. import errors
+from .temporary import create_locked, remove_abandoned
 
+LOG = logging.getLogger("gpack")
 _STEP = 8 << 20  # bytes that are claimed at a time
+# What file systems answer that cannot sync a folder, and folders that may be written and not read.
+_UNSYNCED_FOLDERS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM})
+
+
+class _Renamed:
+    """A file that is, or is about to be, renamed: what stands at its destination tells whether it was."""
+
+    def __init__(self, destination: Path, descriptor: int) -> None:
+        self.destination = destination
+        self._status = os.fstat(descriptor)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the destination is the file. An interrupt can fall between the renaming and any note of it."""
+        try:
+            return os.path.samestat(self._status, os.stat(self.destination))
+        except OSError:
+            return False
+
+
+_renamed: list[_Renamed] = []  # by this process, for those who must tell what was changed
+
+
+def count_renamed() -> int:
+    """A mark for `files_in_place`: what is renamed from now on."""
+    return len(_renamed)
+
+
+def files_in_place(mark: int = 0) -> list[Path]:
+    """Outputs that stand at their destinations, of those that this process renamed since the mark was taken."""
+    return [entry.destination for entry in _renamed[mark:] if entry.in_place]
 
 
 class AtomicFile:
@@ -36,18 +69,15 @@ class AtomicFile:
         self.destination = Path(os.path.realpath(destination))
         if self.destination.exists() and not self.destination.is_file():
             raise errors.PathError("the output is a device or a pipe", code="io.not_a_file", path=destination)
-        self.path = self.destination.with_name(f"{self.destination.name}.tmp.{os.getpid()}")
-        self._committed = False
         self._size, self._reserved = size, 0
         try:
             remove_abandoned(self.destination)
             check_space(self.destination, size)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            self.descriptor = os.open(self.path, flags, 0o666)
+            self.path, self.descriptor = create_locked(self.destination)
         except OSError as error:
             raise write_error(error, self.destination, size) from error
+        self._renamed = _Renamed(self.destination, self.descriptor)
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self.descriptor, size)
         except BaseException as error:
             self._discard()
@@ -97,17 +127,37 @@ class AtomicFile:
             raise write_error(error, self.destination, 0) from error
 
     def commit(self) -> None:
-        """Renames the file to its destination, and waits until the folder is on the disk too."""
+        """Renames the file to its destination, and waits until the folder is on the disk too.
+
+        Raises:
+            PathError: It could not be renamed, and the destination is as it was; or `io.not_durable`: it is in place,
+                and the system reports a fault of the disk when the folder is to be written.
+        """
+        _renamed.append(self._renamed)  # before, so that there is no moment in which nobody knows of it
         try:
             os.rename(self.path, self.destination)
-            self._committed = True
+        except FileNotFoundError as error:
+            raise errors.PathError(
+                "the temporary file was removed by another program", code="io.write", path=self.path
+            ) from error
+        except OSError as error:
+            raise write_error(error, self.destination, 0) from error
+        try:
             folder = os.open(self.destination.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
         except OSError as error:
-            raise write_error(error, self.destination, 0) from error
+            fault = errors.PathError(
+                f"the file is in place, perhaps not yet durable: its folder cannot be synced ({error.strerror})",
+                code="io.not_durable",
+                path=self.destination,
+                hint="`sync` makes it durable",
+            )
+            if error.errno not in _UNSYNCED_FOLDERS:
+                raise fault from error
+            LOG.warning("%s", fault)
 
     def __enter__(self) -> AtomicFile:
         return self
@@ -116,9 +166,16 @@ class AtomicFile:
         self._discard()
 
     def _discard(self) -> None:
-        if not self._committed:
-            self.path.unlink(missing_ok=True)
-        os.close(self.descriptor)
+        # What is to be told is why the file goes, or that it is in place: what fails here is only logged.
+        if not self._renamed.in_place:
+            try:
+                self.path.unlink(missing_ok=True)
+            except OSError as error:
+                LOG.warning("%s: the temporary file cannot be removed: %s", self.path, error.strerror)
+        try:
+            os.close(self.descriptor)
+        except OSError as error:
+            LOG.debug("%s: closing: %s", self.destination, error.strerror)
 
 
 def check_space(destination: Path, size: int) -> None:
@@ -143,36 +200,6 @@ def free_space(destination: Path) -> int:
     """Bytes that the disk of the destination's folder has left for this user."""
     status = os.statvfs(destination.parent)
     return status.f_bavail * status.f_frsize
-
-
-def remove_abandoned(destination: Path) -> list[Path]:
-    """Removes temporary files that killed runs left beside the destination; returns which."""
-    removed = []
-    for path in destination.parent.glob(f"{_escape(destination.name)}.tmp.*"):
-        if path.suffix[1:].isdigit() and not path.is_symlink() and path.is_file() and not _is_alive(path):
-            path.unlink(missing_ok=True)
-            removed.append(path)
-    return removed
-
-
-def _escape(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
-
-
-def _is_alive(path: Path) -> bool:
-    """A writer holds a lock on its temporary file; a killed one does not."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def _missing(destination: Path, size: int) -> str:
