@@ -128,7 +128,7 @@ def test_the_same_bytes_whatever_the_threads(tmp_path: Path, monkeypatch: pytest
     folder = qwen3_folder(tmp_path / "m")
     found = set()
     for workers in (1, 3, 16):
-        monkeypatch.setattr("gpack.convert.quantize._WORKERS", workers)
+        monkeypatch.setattr("gpack.convert.quantize.usable_cores", lambda workers=workers: workers)
         convert(folder, tmp_path / "m.gpack", quantize="Q4_0")
         found.add((tmp_path / "m.gpack").read_bytes())
     assert len(found) == 1

@@ -316,10 +316,11 @@ def test_machine_code_keeps_to_what_its_variant_may_use(variant: str, foreign: s
     """Numba optimises for this machine; what LLVM makes of it must run on all that have the variant's features."""
     if variant not in VARIANTS:
         pytest.skip(f"this CPU cannot run {variant}")
-    kernels = Kernels(variant)
+    kernels, folder = Kernels(variant), store._folder()
+    assert folder is not None
     for name in ("execute", "rms_norm", "silu_gate", "route", "mix", "heads_f16", "heads_q8_0", "attention_f16"):
         kernels.address(name)
-        stored = store._folder() / f"{name}-{variant}-{kernels._key(name)}.o"
+        stored = folder / f"{name}-{variant}-{kernels._key(name)}.o"
         (tmp_path / "code.o").write_bytes(stored.read_bytes()[:-32])  # behind the code is its digest
         shown = subprocess.run(
             ["objdump", "-d", "--no-show-raw-insn", tmp_path / "code.o"], capture_output=True, text=True, check=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -77,10 +78,54 @@ def test_other_sources_are_other_code(folder: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(folder.iterdir())) == 2
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_cache_that_cannot_be_written(folder: Path) -> None:
-    folder.chmod(0o500)
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file is where its folder should be: root may write into any folder."""
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(store, "_folder", lambda: tmp_path / "file" / "kernels")
+    for _ in range(2):
+        kernels = Kernels()
+        assert run_empty(kernels) == 7
+        assert kernels.compiled == ["execute"]
+    assert caplog.text.count("machine code is not kept") == 1
+    assert "Not a directory" in caplog.text
+
+
+def test_a_disk_that_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", refuse)
     assert run_empty(Kernels()) == 7
+    assert list(folder.iterdir()) == []
+    assert "No space left on device" in caplog.text
+
+
+def test_without_a_home_nothing_is_kept_and_no_folder_is_made(tmp_path: Path) -> None:
+    """A user whom the system does not know, as containers have them."""
+    code = (
+        "import logging, os, pwd\n"
+        "pwd.getpwuid = lambda _: (_ for _ in ()).throw(KeyError())\n"
+        "assert os.path.expanduser('~/x') == '~/x'\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "from gpack.engine.backends.cpu.store import Kernels\n"
+        "[Kernels().address('execute') for _ in range(2)]\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+    for given in ({}, {"XDG_CACHE_HOME": "caches"}):  # a relative path is none
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment | given,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr.splitlines() == [
+            "there is no home folder: machine code is not kept, and is made again next time"
+        ]
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_warm_start_needs_no_numba(tmp_path: Path) -> None:

@@ -7,15 +7,21 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("llvmlite", reason="numba is not installed")
 
+from gpack import machine
+from gpack.engine.backends.cpu import team as team_module
 from gpack.engine.backends.cpu.store import KERNEL, Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.errors import UsageError
+from gpack.machine import usable_cores
+
+from .conftest import TEAM_CORES
 
 KERNEL_WORDS = ctypes.c_int64 * 1
 
@@ -26,11 +32,13 @@ class Recorder(Kernels):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[int, int]] = []  # step, thread
+        self.nth: set[int] = set()
         self.pause = 0.0
         self.interrupts_at = -1  # a step in which the first thread sends Ctrl-C
         self._own = KERNEL(self._record)
 
-    def _record(self, arguments: int, ith: int, _nth: int) -> None:
+    def _record(self, arguments: int, ith: int, nth: int) -> None:
+        self.nth.add(nth)
         step = int(np.ctypeslib.as_array(KERNEL_WORDS.from_address(arguments))[0])
         if ith == 0 and step == self.interrupts_at:
             os.kill(os.getpid(), signal.SIGINT)
@@ -75,7 +83,7 @@ def test_the_host_acts_between_steps() -> None:
     assert seen == [2, 4, 6, 8]
 
 
-def test_counters_are_zero_again_behind_their_step() -> None:
+def test_counters_are_zero_again_after_their_step() -> None:
     kernels = Recorder()
     program = Program(kernels)
     words = program.add("record", 0, counter=True)
@@ -142,4 +150,38 @@ def test_threads_end_with_the_team() -> None:
 
 def test_as_many_threads_as_cores() -> None:
     with Team(Recorder()) as team:
-        assert team.threads == len(os.sched_getaffinity(0))
+        assert team.threads == usable_cores() <= len(os.sched_getaffinity(0))
+
+
+def test_fewer_threads_by_a_quota(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Affinity to six cores, and a group that may use one and a half."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "proc/self/mountinfo").write_text("31 23 0:28 / /groups rw - cgroup2 cgroup2 rw\n")
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "groups/cpu.max").write_text("150000 100000\n")
+    monkeypatch.setattr(machine, "ROOT", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(Team, "_cores_now", TEAM_CORES)
+    kernels = Recorder()
+    with Team(kernels) as team:
+        assert team.threads == 2
+    with Team(kernels, 5) as team:
+        team.run(program_of(kernels, 2))
+    assert sorted(kernels.calls) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_no_more_threads_take_part_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = Recorder()
+    program = program_of(kernels, 3)
+    monkeypatch.setattr(Team, "_cores_now", TEAM_CORES)
+    monkeypatch.setattr(team_module, "core_quota", lambda: None)
+    with Team(kernels, 4) as team:
+        for cores in (2, 1, 3, 4, 7, 2):  # the affinity changes between runs
+            monkeypatch.setattr(team_module, "affine_cores", lambda cores=cores: cores)
+            kernels.calls.clear()
+            team.run(program)
+            taking_part = min(cores, 4)
+            assert sorted(kernels.calls) == [(step, ith) for step in range(3) for ith in range(taking_part)]
+            assert kernels.nth == {taking_part}
+            kernels.nth.clear()

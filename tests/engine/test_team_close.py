@@ -19,7 +19,7 @@ from gpack.engine.backends.cpu.team import Program, Team
 from .products import kernels
 
 
-def test_closing_right_behind_a_run() -> None:
+def test_closing_right_after_a_run() -> None:
     """A thread that just reported may still be on its way back to its queue when the team is closed."""
     found = kernels("portable")
     program = Program(found)
@@ -31,7 +31,7 @@ def test_closing_right_behind_a_run() -> None:
 
 
 class Interrupt:
-    """Ctrl-C at the n-th of the moments when Python looks for signals: behind a call, or where a loop goes back.
+    """Ctrl-C at the n-th of the moments when Python looks for signals: after a call, or where a loop goes back.
 
     A signal's own time is up to chance; this goes through all of them in turn.
     """

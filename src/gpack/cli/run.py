@@ -101,7 +101,7 @@ def _add_sampling(group: Any) -> None:
 
 
 def _add_engine(group: Any) -> None:
-    group.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores)")
+    group.add_argument("--threads", type=int, metavar="N", help="threads (default: the cores that affinity and CPU quota allow)")
     group.add_argument(
         "--ctx", type=int, metavar="N", help="most tokens of prompt and text (default: the model's, at most 4096)"
     )

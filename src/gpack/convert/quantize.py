@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from os import cpu_count
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from ..container.payload import Computed, Range, read_part
 from ..container.workers import Workers
 from ..errors import FormatError, UnsupportedError
 from ..generated.constants import GgmlType
+from ..machine import usable_cores
 from ..quants import dequantize
 from ..quants.encode import encoder
 from ..sections.dense import byte_count
@@ -38,7 +38,7 @@ _NAMES = re.compile(r"(?:blk\.[0-9]+\..+|token_embd|output|per_layer_token_embd)
 _FLOATS = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 # Kept exact by llama.cpp's quantiser too.
 _EXACT = (*F32_NAMES, "_conv.conv.weight", "altup_router.weight", "per_layer_model_proj.weight")
-_WORKERS = min(cpu_count() or 1, 16)
+_MOST_WORKERS = 16
 _SAFE = 65000.0  # half precision ends a little above, and so do the scales of blocks at the earliest
 _BATCH = 1 << 21  # bytes that are made at a time; as float32 they are up to eight times as many
 
@@ -93,7 +93,7 @@ class QuantizedSource:
         """
         self._model, self._type = model, ggml_type
         self._encode = encoder(ggml_type)
-        self._workers = Workers(_WORKERS)
+        self._workers = Workers(min(usable_cores(), _MOST_WORKERS))
         self.tensors: Sequence[ModelTensor] = [
             TurnedTensor(ggml_type, tensor) if self._is_turned(tensor) else tensor for tensor in model.tensors
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import operator
-import os
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError, UsageError
+from ..machine import usable_cores
 from .backends.cpu.buffers import aligned
 from .backends.cpu.cache import KeyValueCache
 from .backends.cpu.matmul import Compute, Workspace
@@ -63,7 +63,7 @@ class Session:
         Args:
             n_ctx: Most tokens of the text; default what the model was trained on, but not more than 4096.
             cache_type: How keys and values are kept: F32, F16 or Q8_0.
-            threads: Default: as many as the process may use cores.
+            threads: Default: as many as the process may use cores, by its affinity and its CPU quota.
             compute: `int8`: activations are rounded to 8 bits where they meet quantised weights, which is fast.
                 `f32`: never.
             batch: Tokens of a prompt that are worked on together.
@@ -88,7 +88,7 @@ class Session:
         self.position = 0
         self._cache = KeyValueCache(cache_type, self.n_ctx)
         kernels = kernels_of(choose(cpu).name)
-        self._team = Team(kernels, _count(threads, "threads", len(os.sched_getaffinity(0)), MOST_THREADS))
+        self._team = Team(kernels, _count(threads, "threads", usable_cores(), MOST_THREADS))
         # Threads end with the session where nobody closed it; when Python ends, they stop without being waited for.
         weakref.finalize(self, self._team.close).atexit = False
         try:

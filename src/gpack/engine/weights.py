@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError
 from ..generated.constants import GgmlType
-from ..model.experts import half_of_free_memory
+from ..machine import half_of_free_memory
 from ..tensor import Tensor
 from .backends.cpu.buffers import aligned
 from .backends.cpu.finite import first_not_finite, suspects

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import ExpertRole
+from ..machine import half_of_free_memory
 from ..pack import Pack
 from ..pack import open as open_pack
 from ..tensor import Tensor
@@ -328,13 +329,3 @@ def _expert(slices: dict[int, Tensor]) -> Expert:
 
 def _array(matrix: Matrix, data: memoryview) -> Tensor:
     return Tensor.over(data, name=matrix.name, ggml_type=matrix.ggml_type, dims=matrix.dims)
-
-
-def half_of_free_memory() -> int:
-    """Half of the memory that is free or can be made so, bytes; where the system does not tell, 1 GiB."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            line = next(line for line in file if line.startswith("MemAvailable:"))
-        return int(line.split()[1]) * 1024 // 2
-    except (OSError, StopIteration, ValueError):
-        return 1 << 30

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Any
 
 import numba
+
+from ..machine import cache_folder
 
 
 def keep(function: Any, sources: str) -> Any:
     """Compiles at the first call; what is kept has the fingerprint of its sources in its name."""
     function.__qualname__ += "_" + sources
-    try:
-        return numba.njit(function, cache=True, nogil=True)
-    except RuntimeError:  # no place for a cache
-        return numba.njit(function, nogil=True)
+    if _has_place(function.__code__.co_filename):
+        with suppress(RuntimeError):  # numba finds no place after all
+            return numba.njit(function, cache=True, nogil=True)
+    return numba.njit(function, nogil=True)
+
+
+def _has_place(source: str) -> bool:
+    """Whether numba has a folder for its cache: where there is none beside the source, it makes one in the home.
+
+    It makes that where there is no home too, and calls it `~`.
+    """
+    beside = os.path.dirname(source)
+    return bool(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() or os.access(beside, os.W_OK))
 
 
 def inline(function: Any) -> Any:

@@ -15,13 +15,16 @@ import os
 import re
 import stat
 import sys
+import tempfile
 import threading
+from contextlib import suppress
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 from ....errors import InternalError, UnsupportedError
+from ....machine import cache_folder
 from .kernels import MODULES
 from .variants import Variant, choose, features
 
@@ -79,13 +82,17 @@ class Kernels:
 
     def _load(self, name: str) -> int:
         symbol = f"{_SYMBOL}_{name}_{self.variant.name}"
-        path = _folder() / f"{name}-{self.variant.name}-{self._key(name)}.o"
-        code = _read(path)
+        folder = _folder()
+        path = None if folder is None else folder / f"{name}-{self.variant.name}-{self._key(name)}.o"
+        code = None if path is None else _read(path)
         if code is None:
             COMPILING.info("compiling the kernel %s, %s, for this machine", name, self.variant.name)
             code = self._compile(name, symbol)
-            _write(path, code)
             self.compiled.append(name)
+            if path is None:
+                _say_once("there is no home folder: machine code is not kept, and is made again next time")
+            else:
+                _write(path, code)
         self._engine.add_object_file(self._llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         address = int(self._engine.get_function_address(symbol))
@@ -221,9 +228,15 @@ def _sources(module: str) -> str:
 
 
 @cache
-def _folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "gpack" / "kernels"
+def _folder() -> Path | None:
+    """Where machine code is kept; None where the user has no home."""
+    root = cache_folder()
+    return None if root is None else Path(root) / "gpack" / "kernels"
+
+
+@cache
+def _say_once(message: str) -> None:
+    LOG.warning(message)
 
 
 def _read(path: Path) -> bytes | None:
@@ -232,7 +245,7 @@ def _read(path: Path) -> bytes | None:
         with open(path, "rb") as file:
             state = os.fstat(file.fileno())
             if state.st_uid != os.getuid() or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                LOG.warning("%s: others may write here: not used", path)
+                _say_once(f"{path.parent}: others may write here: machine code is not taken from it")
                 return None
             data = file.read()
     except OSError:
@@ -243,13 +256,16 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, code: bytes) -> None:
     """Keeps object code, as a whole or not at all; where that fails it is compiled again next time."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(code + hashlib.sha256(code).digest())
-        os.replace(temporary, path)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(code + hashlib.sha256(code).digest())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
     except OSError as error:
-        LOG.debug("%s: machine code is not kept: %s", path, error)
-        temporary.unlink(missing_ok=True)
+        _say_once(f"{path.parent}: {error.strerror}: machine code is not kept, and is made again next time")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import UsageError
+from ....machine import affine_cores, core_quota, usable_cores
 from .store import Kernels
 
 Words = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ class Program:
         """Adds a kernel's step; returns its arguments, which may be changed between runs.
 
         Args:
-            counter: The kernel shares out work by an atomic counter: its address is put behind the arguments.
+            counter: The kernel shares out work by an atomic counter: its address follows the arguments.
         """
         words = np.zeros(len(arguments) + 1 + 16, np.int64)
         words[: len(arguments)] = arguments
@@ -63,7 +63,7 @@ class Program:
         return words
 
     def join(self, step: int) -> None:
-        """Lets a thread go on behind a step before the others have done their shares of it.
+        """Lets a thread go on after a step before the others have done their shares of it.
 
         The next step must be a kernel's that reads nothing of what other threads write in this one, nor overwrites
         what they read.
@@ -101,6 +101,7 @@ class _Run:
         self.arguments: Words = np.array(
             [self.table.ctypes.data, len(self.table), start, self.sync.ctypes.data], np.int64
         )
+        self.nth = 0  # threads that take part
         self.ended: SimpleQueue[int] = SimpleQueue()  # the step that it stopped at
 
 
@@ -108,16 +109,23 @@ class Team:
     """Threads for running programs, one program at a time. Use it as a context manager, or call `close`.
 
     The threads are not the caller's: while a program runs the caller waits, and can be interrupted. The first thread
-    leads the others, so that an interrupt, which may come behind any statement, finds a run told to all or to nobody.
+    leads the others, so that an interrupt, which may come after any statement, finds a run told to all or to nobody.
+
+    Of more threads than cores only as many take part in a run as there are cores at that time: threads wait for one
+    another after every step, and each step would last until the last of them had had its turn on a core.
+
+    Attributes:
+        threads: Most that take part.
     """
 
     def __init__(self, kernels: Kernels, threads: int | None = None) -> None:
-        """Starts the threads: as many as the process may use cores, unless told.
+        """Starts the threads: as many as the process may use cores, by its affinity and CPU quota, unless told.
 
         Raises:
             UsageError: Not from 1 to 1024; or the system does not allow so many.
         """
-        count = len(os.sched_getaffinity(0)) if threads is None else threads
+        self._quota = core_quota()
+        count = usable_cores() if threads is None else threads
         if not 1 <= count <= MOST_THREADS:
             raise UsageError(f"{count} threads cannot run anything", code="usage", field="threads")
         self.threads = count
@@ -148,10 +156,12 @@ class Team:
             if isinstance(order, threading.Event):
                 order.set()
                 continue
-            for shares in self._shares:
+            order.nth = min(self.threads, self._cores_now())
+            others = self._shares[: order.nth - 1]
+            for shares in others:
                 shares.put(order)
-            self._execute(order.arguments.ctypes.data, 0, self.threads)
-            for _ in self._shares:
+            self._execute(order.arguments.ctypes.data, 0, order.nth)
+            for _ in others:
                 self._done.get()
             order.ended.put(int(order.sync[_STOPPED_AT]))
         for shares in self._shares:
@@ -159,8 +169,13 @@ class Team:
 
     def _follow(self, ith: int, shares: SimpleQueue[_Run | None]) -> None:
         while (order := shares.get()) is not None:
-            self._execute(order.arguments.ctypes.data, ith, self.threads)
+            self._execute(order.arguments.ctypes.data, ith, order.nth)
             self._done.put(None)
+
+    def _cores_now(self) -> int:
+        """Cores that the threads may keep busy now. The affinity may change at any time; the quota is read once."""
+        cores = affine_cores()
+        return cores if self._quota is None else min(cores, self._quota)
 
     def run(self, program: Program) -> None:
         """Runs a program from its first step to its last.
