@@ -95,7 +95,10 @@ def test_another_class_of_a_known_type(tmp_path: Path, name: str) -> None:
 
 
 def test_code_of_its_own(tmp_path: Path) -> None:
-    own: dict[str, Any] = {"architectures": ["OddForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_odd.OddForCausalLM"}}
+    own: dict[str, Any] = {
+        "architectures": ["OddForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "modeling_odd.OddForCausalLM"},
+    }
     folder = qwen3_folder(tmp_path / "m", **own)
     (reason,) = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
     assert "'OddForCausalLM' is code of its own" in reason
