@@ -384,8 +384,7 @@ def test_inspect_a_gguf_with_unknown_types(tmp_path: Path, capsys: Capture) -> N
     ("entry", "code"),
     [
         (("gexec.arch", "str", "sm_90"), "metadata.forbidden"),
-        (("tokenizer.ggml.tokens", "u32", 1), "gguf.value"),
-        (("general.name", "str", b"\xff"), "convert.metadata"),
+        (("general.architecture", "str", b"\xff"), "convert.metadata"),
     ],
 )
 def test_inspect_a_gguf_that_cannot_be_converted(tmp_path: Path, capsys: Capture, entry: Any, code: str) -> None:

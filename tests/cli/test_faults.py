@@ -67,8 +67,7 @@ FAULTS: dict[str, tuple[bytes, int, str]] = {
     "misaligned": (make_gguf({}, V, offsets={"t": 4}, trailing=bytes(32)), 1, "gguf.tensor_bounds"),
     "overlap": (make_gguf({}, [vector("a"), vector("b")], offsets={"b": 0}), 1, "gguf.tensor_bounds"),
     "hardware": (make_gguf({"gexec.arch": "sm_90"}), 1, "metadata.forbidden"),
-    "name": (make_gguf({"general.name": b"\xff"}), 1, "convert.metadata"),
-    "tokens": (make_gguf({"tokenizer.ggml.tokens": 1}), 1, "gguf.value"),
+    "architecture": (make_gguf({"general.architecture": b"\xff"}), 1, "convert.metadata"),
 }
 
 

@@ -155,10 +155,17 @@ def test_hardware_keys_are_refused(tmp_path: Path) -> None:
     convert(tmp_path, {"gexecutive": 1, "a.gexec.b": 2})
 
 
-@pytest.mark.parametrize("entry", [("general.name", "u32", 5), ("general.architecture", "str", b"\xff")])
-def test_names_that_are_no_text(tmp_path: Path, entry: Any) -> None:
+def test_an_architecture_that_is_no_text(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", {"general.architecture": b"\xff"})
+    refused(source, tmp_path / "m.gpack", FormatError, "convert.metadata", "general.architecture")
+
+
+@pytest.mark.parametrize("entry", [("general.name", "u32", 5), ("general.name", "str", b"\xff")])
+def test_a_name_that_is_no_text_is_left_to_the_metadata(tmp_path: Path, entry: Any) -> None:
     source = write_gguf(tmp_path / "m.gguf", [entry])
-    refused(source, tmp_path / "m.gpack", FormatError, "convert.metadata", entry[0])
+    done = convert_gguf(source, tmp_path / "m.gpack")
+    assert done.plan.notes == ["general.name: it is no UTF-8 string, so that the model is called by its architecture"]
+    assert done.plan.manifest["model"]["name"] == "unknown"
 
 
 # --- tensors of odd shapes and types ---

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from convert import packs
-from convert.packs import Parts, convert, refused
+from convert.packs import Parts, convert
 from gguf_maker import TINY_CHAT_TEMPLATE, TINY_MERGES, TINY_TOKENS, pack_string, tiny_llama, write_gguf
 
+import gpack
 from gpack.cli import main
-from gpack.errors import FormatError
+from gpack.convert.gguf import convert_gguf
+from gpack.sources.gguf import GgufSource
 
 
 def test_a_kind_of_tokenizer_that_is_none_of_ours_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,9 +23,12 @@ def test_a_kind_of_tokenizer_that_is_none_of_ours_is_told(tmp_path: Path, capsys
     odd = [(key, kind, "bert" if key == "tokenizer.ggml.model" else value) for key, kind, value in metadata]
     source = write_gguf(tmp_path / "m.gguf", odd, tensors)
     assert main(["convert", str(source), "-o", str(tmp_path / "m.gpack")]) == 0
-    assert "note: the tokenizer's model is 'bert'" in capsys.readouterr().out
+    assert "cannot be run: the tokenizer's model is 'bert'" in capsys.readouterr().out
     assert main(["convert", str(source), "-o", str(tmp_path / "m.gpack"), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["notes"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["import"]["reasons"]) == 1
+    for file in (source, tmp_path / "m.gpack"):
+        assert main(["inspect", str(file)]) == 0
+        assert "the tokenizer's model is 'bert'" in capsys.readouterr().out
 
 
 def test_the_tokenizer_section(tmp_path: Path) -> None:
@@ -154,6 +159,13 @@ def test_no_tokens_no_tokenizer(tmp_path: Path) -> None:
         ("tokenizer.ggml.eos_token_id", "str", "x"),
     ],
 )
-def test_tokenizers_that_make_no_sense_are_refused(tmp_path: Path, extra: Any) -> None:
+def test_tokenizers_that_make_no_sense_cost_the_tokenizer(tmp_path: Path, extra: Any) -> None:
+    """The model is whole: it is packed, its metadata as they are, and the reason is told."""
     source = write_gguf(tmp_path / "m.gguf", tokenizer(extra))
-    refused(source, tmp_path / "m.gpack", FormatError, "gguf.value", extra[0])
+    convert_gguf(source, tmp_path / "m.gpack")
+    assert gpack.verify(tmp_path / "m.gpack").report.ok
+    with gpack.open(tmp_path / "m.gpack") as pack, GgufSource.open(source) as wanted:
+        (reason,) = pack.manifest["extensions"]["import"]["reasons"]
+        assert reason.startswith(f"the tokenizer cannot be read: {extra[0]}: ")
+        assert "tokenizer" not in pack.manifest
+        assert dict(pack.metadata) == {key: value.python() for key, value in wanted.metadata.items()}

@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer.vocabularies import changed, metadata, real_merges, tiny, tokenizer_json, write_json
 
+import gpack
 from gpack.convert.gguf import convert_gguf
 from gpack.errors import FormatError, GpackError, MissingError, PathError, UnsupportedError, UsageError
 from gpack.generated.structs import GbtHeaderV1, gbt_v1_layout
+from gpack.model import GuildModel
 from gpack.sections.tokenizer import TokenizerTable, assemble, build_tokenizer
 from gpack.sources.hf_pretokenizer import _GPT4O, _LLAMA3, _QWEN2, _QWEN35
 from gpack.tokenizer import Tokenizer
@@ -334,12 +336,16 @@ def test_no_json(text: str, tmp_path: Path) -> None:
         Tokenizer.from_dir(tmp_path)
 
 
-def test_convert_refuses_an_unknown_pretokeniser(tmp_path: Path) -> None:
+def test_an_unknown_pretokeniser_costs_the_tokeniser(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(make_gguf(changed(tiny_tokenizer(), pre="novel")))
-    with pytest.raises(UnsupportedError) as caught:
-        convert_gguf(tmp_path / "m.gguf", tmp_path / "m.gpack")
+    convert_gguf(tmp_path / "m.gguf", tmp_path / "m.gpack")
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        (reason,) = pack.manifest["extensions"]["import"]["reasons"]
+        assert "'novel'" in reason
+        assert pack.manifest["tokenizer"]["pre"] == "novel"
+    with GuildModel.load(tmp_path / "m.gpack") as model, pytest.raises(UnsupportedError) as caught:
+        _ = model.tokenizer
     assert caught.value.code == "tokenizer.pre"
-    assert not (tmp_path / "m.gpack").exists()
 
 
 @pytest.mark.parametrize(

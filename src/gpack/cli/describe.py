@@ -95,6 +95,8 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, e
         }
         try:
             manifest = _plan(source).manifest
+            if IMPORT_EXTENSION in manifest.get("extensions", {}):
+                told[IMPORT_EXTENSION] = manifest["extensions"][IMPORT_EXTENSION]
             told |= {part: manifest[part] for part in ("model", "experts", "tokenizer", "mtp") if part in manifest}
         except GpackError as error:
             told["model"] = _bare_model(source)

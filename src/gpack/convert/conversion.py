@@ -117,7 +117,7 @@ def describe(conversion: Conversion) -> dict[str, Any]:
         described["experts"] = plan.manifest["experts"]
     if notes := [*plan.source.notes, *plan.notes]:
         described["notes"] = notes
-    if told := plan.source.extensions.get(IMPORT_EXTENSION):
+    if told := plan.manifest.get("extensions", {}).get(IMPORT_EXTENSION):
         described[IMPORT_EXTENSION] = told
     if result is None:
         described["free_bytes"] = free_space(output) if output.parent.is_dir() else 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..container.strict_json import shorten
 from ..container.writer import GPackBuilder
-from ..errors import FormatError, UsageError
+from ..errors import FormatError, UnsupportedError, UsageError
 from ..generated.constants import MAX_NUMBER, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
@@ -31,13 +31,14 @@ from ..sections.placement import (
 )
 from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
-from ..sections.tokenizer import BYTE_LEVEL_MODEL, MODEL, build_tokenizer
-from ..sources.model import ModelSource, ModelTensor
+from ..sections.tokenizer import MODEL, BuiltTokenizer, build_tokenizer
+from ..sources.model import IMPORT_EXTENSION, ModelSource, ModelTensor
 from ..tokenizer.pretokenizers import DEFAULT, rules_of
 from ..tokenizer.settings import BYTE_LEVEL, SENTENCE_PIECE
 from .external import ExternalFiles
 
 UNKNOWN = "unknown"
+NAME, PRE = "general.name", "tokenizer.ggml.pre"
 MAX_LAYERS = 1 << 20  # a model of more is a damaged one
 
 
@@ -66,6 +67,7 @@ class Plan:
         placed: Every tensor and its place, in the source's order.
         name: Name of the model.
         notes: What the user should know, one sentence each.
+        reasons: Why the model cannot be run, beside what the source tells, one sentence each.
     """
 
     def __init__(
@@ -85,34 +87,38 @@ class Plan:
         Raises:
             FormatError: The metadata cannot be stored.
             UsageError: The name is no text.
-            UnsupportedError: `tokenizer.pre` where the pre-tokeniser is not known.
         """
         if name is not None and any("\ud800" <= char <= "\udfff" for char in name):
             raise UsageError(f"the name {name!r} is no UTF-8", code="usage")
         self.source = source
         self.external = external
         self.dense_columns = dense_columns or {}
+        self.notes: list[str] = []
+        self.reasons: list[str] = []
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
-        self.name = name or _text(source, "general.name") or self.architecture
+        self.name = name or self._called() or self.architecture
         self.draft_from = draft_start(source.get)
         shapes = [Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.tensors]
         self.placements = assign_placements(shapes, self.draft_from)
         self.placed: list[Placed] = []
-        self.notes: list[str] = []
         self.builder = GPackBuilder(self._manifest())
         self._add_metadata()
         self._add_assets()
         self._add_tensors()
+        self._add_reasons()
+
+    def _called(self) -> str:
+        """What the metadata call the model; a name that is no text is noted and left to the metadata."""
+        try:
+            return _text(self.source, NAME)
+        except FormatError as error:
+            self.notes.append(f"{NAME}: {error.message}, so that the model is called by its architecture")
+            return ""
 
     # ------------------------------------------------------------ metadata
 
     def _add_metadata(self) -> None:
-        if _text(self.source, MODEL) == BYTE_LEVEL_MODEL:
-            rules_of(_text(self.source, "tokenizer.ggml.pre") or DEFAULT)  # refuses a name that is not known
-        kind = _text(self.source, MODEL)
-        if kind not in ("", BYTE_LEVEL, SENTENCE_PIECE):
-            self.notes.append(f"the tokenizer's model is {shorten(kind)}: it is packed, but cannot be used here")
-        tokenizer = build_tokenizer(self.source.metadata)
+        tokenizer = self._build_tokenizer()
         stubs = tokenizer.stubs if tokenizer else frozenset[str]()
         section = build_metadata(
             self.source.metadata.values(),
@@ -125,16 +131,44 @@ class Plan:
             return
         self.builder.add(SectionKind.TOKENIZER_BIN, tokenizer.data, tokenizer.header.vocab_size)
         summary: dict[str, Any] = {
-            "model": _text(self.source, "tokenizer.ggml.model") or UNKNOWN,
+            "model": _text(self.source, MODEL) or UNKNOWN,
             "vocab_size": tokenizer.header.vocab_size,
             "merge_count": tokenizer.header.n_merges,
             "has_chat_template": tokenizer.header.chat_template_bytes > 0,
         }
-        if pre := _text(self.source, "tokenizer.ggml.pre"):
+        if pre := _text(self.source, PRE):
             summary["pre"] = pre
         if tokenizer.header.eos_token_id >= 0:
             summary["eos_token_id"] = tokenizer.header.eos_token_id
         self.manifest["tokenizer"] = summary
+
+    def _build_tokenizer(self) -> BuiltTokenizer | None:
+        """TokenizerBin; None where the metadata has no vocabulary that one can be made of, which then stays there."""
+        try:
+            kind, pre = _text(self.source, MODEL), _text(self.source, PRE)
+            tokenizer = build_tokenizer(self.source.metadata)
+        except FormatError as error:
+            place = f"{error.field}: " if error.field else ""
+            self.reasons.append(f"the tokenizer cannot be read: {place}{error.message}")
+            return None
+        if tokenizer and kind == BYTE_LEVEL:
+            try:
+                rules_of(pre or DEFAULT)
+            except UnsupportedError as error:
+                self.reasons.append(f"text cannot be tokenized: {error.message}")
+        if kind not in ("", BYTE_LEVEL, SENTENCE_PIECE):
+            self.reasons.append(f"the tokenizer's model is {shorten(kind)}: it is packed, but cannot be used here")
+        return tokenizer
+
+    def _add_reasons(self) -> None:
+        """Tells in the manifest why the model cannot be run, beside what the source tells."""
+        if not self.reasons:
+            return
+        extensions = self.manifest.setdefault("extensions", {})
+        told = dict(extensions.get(IMPORT_EXTENSION, {}))
+        told["runnable"] = False
+        told["reasons"] = list(dict.fromkeys([*told.get("reasons", ()), *self.reasons]))
+        extensions[IMPORT_EXTENSION] = told
 
     def _add_assets(self) -> None:
         if self.source.assets:
