@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import UnsupportedError, UsageError
+from .errors import FormatError, UnsupportedError, UsageError
 from .generated.constants import GgmlType
 
 # Types that numpy has; all others are bytes, a whole row of blocks in the last axis.
@@ -97,18 +97,25 @@ class Tensor(np.ndarray[Any, Any]):
         Works on whole rows: on the tensor and on slices of its leading axes.
 
         Raises:
+            FormatError: A finite F64 lies beyond float32's range (`quantize.value`).
             UsageError: The last axis was cut, or the array was computed from others (`quants.partial_row`).
             UnsupportedError: The type has no dequantiser (`quants.no_codec`).
         """
         from .quants import dequantize
+        from .quants.scalars import narrow_f64
 
         if self.ggml_type is None or self.dtype != array_layout(self.ggml_type, self.dims)[1]:
             raise UsageError("the array is not a part of a tensor", code="quants.partial_row", field=self.name)
         if self.dtype.kind == "c":
             raise UnsupportedError("complex numbers are no float32", code="quants.no_codec", field=self.name)
+        if self.ggml_type == GgmlType.F64:
+            try:
+                return narrow_f64(self.view(np.ndarray))
+            except FormatError as error:
+                error.field = self.name
+                raise
         if self.ggml_type in NUMPY_TYPES:
-            with np.errstate(all="ignore"):  # F64 beyond float32's range becomes infinite
-                return np.array(self, np.float32, subok=False)
+            return np.array(self, np.float32, subok=False)
         whole = array_layout(self.ggml_type, self.dims)[0]
         if self.ndim == 0 or self.shape[-1:] != whole[-1:] or self.strides[-1] != 1:
             raise UsageError("the rows are not whole", code="quants.partial_row", field=self.name)

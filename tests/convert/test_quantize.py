@@ -169,6 +169,7 @@ def test_values_that_are_none_are_no_blocks(tmp_path: Path, target: str, value: 
         convert(spoiled(tmp_path, value), tmp_path / "m.gpack", quantize=target)
     assert (caught.value.code, caught.value.field) == ("quantize.value", "blk.1.ffn_up.weight")
     assert "row 5 holds" in caught.value.message
+    assert "in column 7" in caught.value.message
     assert target in caught.value.message
     assert not list(tmp_path.glob("m.gpack*"))
 
@@ -197,6 +198,7 @@ def test_values_beyond_a_type(tmp_path: Path, target: str, value: float, kept: b
         convert(folder, tmp_path / "m.gpack", quantize=target)
     assert caught.value.code == "quantize.value"
     assert "row 5" in caught.value.message
+    assert "in column 7" in caught.value.message
 
 
 @pytest.mark.parametrize("target", ["F32", "BF16", "F16"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpack.errors import UnsupportedError, UsageError
+from gpack.errors import FormatError, UnsupportedError, UsageError
 from gpack.generated.constants import GgmlType
 from gpack.quants import blocks, dequantize
 
@@ -189,7 +189,19 @@ def test_wide_types_round_to_the_nearest_float32() -> None:
     # One above midway: through a double, whose 53 bits lose the 1, it would go down to 2^62.
     assert one(struct.pack("<q", 2**62 + 2**38 + 1), GgmlType.I64) == [2.0**62 + 2.0**39]
     assert one(struct.pack("<Q", 2**63 + 2**39 + 1), GgmlType.U64) == [2.0**63 + 2.0**40]
-    assert one(struct.pack("<3d", 0.1, 1e39, 1e-50), GgmlType.F64) == [0.10000000149011612, inf, 0.0]
+    assert one(struct.pack("<3d", 0.1, inf, 1e-50), GgmlType.F64) == [0.10000000149011612, inf, 0.0]
+
+
+def test_a_finite_value_never_becomes_infinite() -> None:
+    # The largest float32 is (2 - 2^-23) 2^127; up to half a step beyond it rounding goes down to it.
+    largest = (2 - 2.0**-23) * 2.0**127
+    midway = (2 - 2.0**-24) * 2.0**127
+    assert one(struct.pack("<2d", largest, np.nextafter(midway, 0)), GgmlType.F64) == [largest, largest]
+    for value in (midway, -1e39, 1e300):
+        with pytest.raises(FormatError) as caught:
+            dequantize(struct.pack("<3d", 1.0, inf, value), GgmlType.F64)
+        assert caught.value.code == "quantize.value"
+        assert "element [2]" in caught.value.message
 
 
 @pytest.mark.parametrize("number", [n for n in GgmlType.NAMES if n not in NO_CODEC])
@@ -197,6 +209,8 @@ def test_every_type_decodes_any_bytes(number: int) -> None:
     raw = np.random.default_rng(number).integers(0, 256, (3, 2 * GgmlType.BYTES[number]), np.uint8)
     raw[0] = 0xFF  # scales that are NaN
     raw[1] = 0x7B  # and huge ones
+    if number == GgmlType.F64:  # which float32 has to hold
+        raw[1:, 7::8] &= 0x3F
     before = raw.copy()
     values = dequantize(raw, number)
     assert values.dtype == np.float32

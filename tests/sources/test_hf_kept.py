@@ -12,6 +12,13 @@ from hf_maker import f32, kept, llama_tensors, qwen3_config, qwen3_folder, qwen3
 import gpack
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
+from gpack.errors import FormatError
+from gpack.generated.constants import GgmlType
+from gpack.sources.files import SourceFile
+from gpack.sources.hf_narrowing import keep_wide
+from gpack.sources.hf_tensor import HfTensor, minus_exp
+from gpack.sources.hf_translate import InMemory
+from gpack.sources.safetensors import StoredTensor
 
 TINY = {"enc.w": f32(np.ones((8, 8)))}
 
@@ -206,3 +213,52 @@ def test_parameters_of_yarn_without_a_translation(tmp_path: Path, extra: dict[st
     assert any(words in reason for reason in reasons)
     plain = qwen3_folder(tmp_path / "plain", rope_parameters={**yarn, "truncate": True})
     assert "import" not in report(convert(plain, tmp_path / "plain.gpack"))
+
+
+# --- values that a translation would make infinite ---
+
+
+def f64(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    return "float64", array.shape, array.astype("<f8").tobytes()
+
+
+def test_f64_beyond_f32(tmp_path: Path) -> None:
+    """What fits becomes F32, rounded; what does not stays F64, and that is a reason with tensor and index."""
+    norm, matrix = np.linspace(0, 1, 64), np.full((128, 64), 0.1)
+    matrix[5, 7] = -1e300
+    tensors = qwen3_tensors(layers=1) | {
+        "model.norm.weight": f64(norm),
+        "model.layers.0.mlp.up_proj.weight": f64(matrix),
+    }
+    folder = qwen3_folder(tmp_path / "m", tensors=tensors, layers=1)
+    told = report(convert(folder, tmp_path / "m.gpack"))["import"]
+    (reason,) = told["reasons"]
+    assert reason.startswith("model.layers.0.mlp.up_proj.weight[5, 7] is -1e+300, which F32 cannot hold")
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert pack["output_norm.weight"].type_name == "F32"
+        assert np.array_equal(pack["output_norm.weight"], norm.astype(np.float32))
+        up = pack["blk.0.ffn_up.weight"]
+        assert up.type_name == "F64"
+        assert np.array_equal(up, matrix)
+        with pytest.raises(FormatError) as caught:
+            up.dequantize()
+    assert (caught.value.code, caught.value.field) == ("quantize.value", "blk.0.ffn_up.weight")
+    assert "element [5, 7]" in caught.value.message
+    # Infinities are the file's own.
+    matrix[5, 7] = np.inf
+    tensors["model.layers.0.mlp.up_proj.weight"] = f64(matrix)
+    assert "import" not in report(convert(qwen3_folder(folder, tensors=tensors, layers=1), tmp_path / "n.gpack"))
+
+
+def test_an_exponential_beyond_f32(tmp_path: Path) -> None:
+    """exp(88.73) is the first that float32 cannot hold; the logarithms are kept as they are."""
+    for value, kept_name in ((88.7, "blk.0.ssm_a"), (88.73, "A_log")):
+        data = np.array([0.0, value], "<f4").tobytes()
+        with SourceFile(__file__) as file:
+            source = StoredTensor("A_log", GgmlType.F32, (2,), file, 0, 8)
+            tensor = HfTensor(
+                "blk.0.ssm_a", GgmlType.F32, (2,), (InMemory(data),), GgmlType.F32, (source,), value=minus_exp
+            )
+            (made,), reasons = keep_wide([tensor])
+        assert made.name == kept_name
+        assert bool(reasons) is (kept_name == "A_log")

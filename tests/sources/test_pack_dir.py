@@ -133,6 +133,17 @@ def test_values_are_those_of_the_directory(tmp_path: Path) -> None:
         assert pack["token_embd.weight"].tobytes() == BY_NAME["token_embd.weight"][3]
 
 
+def test_a_value_that_halves_cannot_hold_is_refused(tmp_path: Path) -> None:
+    made = directory()
+    start = int(made.rows[HALF_NORM]["src_off"])
+    made.dense[start + 12 : start + 16] = np.float32(70000).tobytes()
+    with pytest.raises(errors.FormatError) as caught:
+        convert(tmp_path, made)
+    assert (caught.value.code, caught.value.field) == ("quantize.value", HALF_NORM)
+    assert "element 3 is 70000" in caught.value.message
+    assert not (tmp_path / "p.gpack").exists()
+
+
 def test_the_model_loads_the_same_from_pack_and_directory(tmp_path: Path) -> None:
     path = convert(tmp_path, directory())
     paths = ModelPaths(None, tmp_path / "m.gguf", pack_dir=tmp_path / "pack")

@@ -50,7 +50,7 @@ class Apart:
         self.length += len(left)
 
     def _add_values(self, left: Bytes, right: Bytes, ggml_type: int) -> None:
-        one, other = dequantize(left, ggml_type), dequantize(right, ggml_type)
+        one, other = _values(left, ggml_type), _values(right, ggml_type)
         both = np.isfinite(one) & np.isfinite(other)
         strange = ~both & (one != other) & ~(np.isnan(one) & np.isnan(other))
         self.not_numbers += int(np.count_nonzero(strange))
@@ -64,6 +64,11 @@ class Apart:
         if self.farthest is not None:
             told["max_abs_difference"] = self.farthest
         return told | ({"not_finite": self.not_numbers} if self.not_numbers else {})
+
+
+def _values(data: Bytes, ggml_type: int) -> npt.NDArray[Any]:
+    """The values as float32; F64, whose values may lie beyond it, as it is."""
+    return data.view("<f8") if ggml_type == GgmlType.F64 else dequantize(data, ggml_type)
 
 
 def compare_ranges(

@@ -231,10 +231,15 @@ def _check_values(values: Floats, made: Stored, ggml_type: int, path: Path, name
     kind = GgmlType.NAMES[ggml_type]
     if not finite.all() and GgmlType.BLOCK[ggml_type] > 1:
         row = int(np.flatnonzero(~finite)[0])
-        raise _lost(f"row {first + row} holds {largest[row]}, which no block of {kind} can", path, name)
+        column = int(np.flatnonzero(~np.isfinite(values[row]))[0])
+        raise _lost(
+            f"row {first + row} holds {largest[row]} in column {column}, which no block of {kind} can", path, name
+        )
     for large in np.flatnonzero(finite & (largest > _SAFE)):
         if not np.isfinite(dequantize(made[large], ggml_type)).all():
-            raise _lost(f"row {first + int(large)} holds values up to {largest[large]:g}, beyond {kind}", path, name)
+            column = int(np.abs(values[large]).argmax())
+            value = f"{largest[large]:g} in column {column}"
+            raise _lost(f"row {first + int(large)} holds {value}, which is beyond {kind}", path, name)
 
 
 def _lost(message: str, path: Path, name: str) -> FormatError:

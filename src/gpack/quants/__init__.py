@@ -22,7 +22,7 @@ def dequantize(data: NDArray[np.uint8] | bytes | bytearray | memoryview, ggml_ty
     """The values of stored rows.
 
     For block formats the result has the bits that llama.cpp's C dequantiser gives. Integers and F64 are rounded
-    to the nearest float32 (F64 beyond its range becomes infinite); all other scalar types are exact.
+    to the nearest float32; all other scalar types are exact.
 
     Args:
         data: The stored bytes: uint8 [..., row bytes], or any contiguous buffer, which counts as one row.
@@ -33,6 +33,7 @@ def dequantize(data: NDArray[np.uint8] | bytes | bytearray | memoryview, ggml_ty
 
     Raises:
         UnsupportedError: `quants.no_codec`: the type is unknown or has no values of float32 (C64).
+        FormatError: `quantize.value`: a finite F64 lies beyond float32's range.
         UsageError: `quants.partial_row` where a row is not made of whole blocks, `usage` where `data` is no bytes.
     """
     number = int(ggml_type)

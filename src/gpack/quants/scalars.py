@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gpack.errors import FormatError
 from gpack.generated.constants import GgmlType
 from gpack.quants.decoder import Decoder
 
@@ -27,6 +28,29 @@ def _numpy_type(dtype: str) -> Decoder:
         return values
 
     return decode
+
+
+def narrow_f64(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The nearest float32 of each value; what is infinite or NaN stays so.
+
+    Raises:
+        FormatError: `quantize.value`: a finite value lies beyond float32's range.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        narrow: NDArray[np.float32] = values.astype(np.float32)
+    lost = np.isinf(narrow) & np.isfinite(values)
+    if lost.any():
+        index = np.unravel_index(int(lost.argmax()), lost.shape)
+        raise FormatError(
+            f"element {list(map(int, index))} is {float(values[index]):g}, which float32 cannot hold",
+            code="quantize.value",
+            hint="read it as F64",
+        )
+    return narrow
+
+
+def _f64(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return narrow_f64(rows.view("<f8"))
 
 
 def _bf16(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -79,7 +103,7 @@ DECODERS: dict[int, Decoder] = {
     GgmlType.F32: _numpy_type("<f4"),
     GgmlType.F16: _numpy_type("<f2"),
     GgmlType.BF16: _bf16,
-    GgmlType.F64: _numpy_type("<f8"),
+    GgmlType.F64: _f64,
     GgmlType.I8: _numpy_type("i1"),
     GgmlType.I16: _numpy_type("<i2"),
     GgmlType.I32: _numpy_type("<i4"),

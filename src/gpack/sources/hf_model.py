@@ -14,6 +14,7 @@ from ..sections.placement import EMBEDDING, HEAD
 from . import hf_metadata
 from .hf_architectures import Architecture, class_reasons
 from .hf_config import HfConfig
+from .hf_narrowing import keep_wide
 from .hf_settings import check_values, untranslated
 from .hf_shapes import Shapes, missing_tensors
 from .hf_tensor import HfTensor
@@ -66,6 +67,8 @@ def translate_model(
     made = [*([frequencies] if frequencies else []), *translator.tensors]
     made += [copy_of(tensor) for tensor in translator.unknown]
     reasons = class_reasons(architecture, config) + _check(translator, architecture, made, config)
+    made, wide = keep_wide(made)
+    reasons += wide
     parameters, drafts = MetadataBuilder(), 1 if draft else 0
     reasons += hf_metadata.build_parameters(parameters, architecture.name, config, _file_type(made), drafts)
     hf_metadata.build_specific(parameters, architecture, config, drafts)

@@ -157,9 +157,18 @@ def _narrowed(row: IndexRow, dense: SourceFile, ggml_type: int) -> Computed:
     def make(first: int, count: int) -> bytes:
         words = np.frombuffer(dense.read_at(row.src_off + 4 * first, 4 * count), "<u4")
         if ggml_type == GgmlType.F16:
+            values = words.view("<f4")
             with np.errstate(over="ignore"):
-                rounded: bytes = words.view("<f4").astype("<f2").tobytes()
-            return rounded
+                rounded = values.astype("<f2")
+            lost = np.flatnonzero(np.isinf(rounded) & np.isfinite(values))
+            if len(lost):
+                raise FormatError(
+                    f"element {first + int(lost[0])} is {float(values[lost[0]]):g}, which F16 cannot hold",
+                    code="quantize.value",
+                    path=dense.path,
+                    field=row.name,
+                )
+            return rounded.tobytes()
         if np.any(words & 0xFFFF):
             raise row.line.fault("kind", f"{row.name} holds values that are no BF16")
         high: bytes = (words >> 16).astype("<u2").tobytes()
