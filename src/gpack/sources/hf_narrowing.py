@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ..container.pieces import Joined, read_part
+from ..container.payload import Joined, read_part
 from ..container.strict_json import shorten
 from ..generated.constants import GgmlType
 from ..quants import dequantize
