@@ -25,7 +25,7 @@ _KINDS = {
     "b": ctypes.c_bool,
     "z": ctypes.c_size_t,
 }
-# Fields in order, each behind its kind.
+# Fields in order, each after its kind.
 _MODEL = """p devices  p buffer_types  i gpu_layers  i split_mode  i load_mode  i lazy_mode  i main_gpu  p tensor_split
     p progress  p progress_data  p overrides  b vocab_only  b check_tensors  b extra_buffers  b no_host  b no_alloc
     b load_mtp"""
@@ -188,7 +188,7 @@ def speed(library: str, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def greedy(library: str, told: dict[str, Any]) -> dict[str, Any]:
-    """The most probable tokens behind a prompt."""
+    """The most probable tokens after a prompt."""
     peer = LlamaCpp(library, told["path"], threads=told["threads"], n_ctx=told["n_ctx"], exact=True)
     ids, new = told["prompt"], []
     logits, place = peer.decode(ids, 0)[0], len(ids)

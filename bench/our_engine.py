@@ -54,7 +54,7 @@ def speed(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def greedy(told: dict[str, Any]) -> dict[str, Any]:
-    """The most probable tokens behind a prompt."""
+    """The most probable tokens after a prompt."""
     with _model(told["path"]) as model, model.session(n_ctx=told["n_ctx"], cache_type="F32", compute="f32") as session:
         new: list[int] = []
         logits = session.decode(told["prompt"])

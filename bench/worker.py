@@ -108,7 +108,7 @@ def convert_any(source: str, output: str) -> dict[str, Any]:
 
 
 def copy_passes(output: str, *sources: str) -> dict[str, Any]:
-    """Files one behind the other into one of reserved blocks, nothing hashed."""
+    """Files one after the other into one of reserved blocks, nothing hashed."""
     import os
     import time
 

@@ -72,7 +72,7 @@ def _label_row(f: Field) -> int:
 
 
 def _wrapped(f: Field, width: int) -> list[str]:
-    """The field's name in lines that fit the cell, broken behind underscores where that is possible."""
+    """The field's name in lines that fit the cell, broken after underscores where that is possible."""
     name = f.name if f.type.count is None else f"{f.name}[{f.type.count}]"
     lines = [""]
     for word in re.findall(r"[^_]*_?", name):

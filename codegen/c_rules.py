@@ -33,7 +33,7 @@ def checks(schema: Schema, item: Struct) -> Iterator[tuple[Rule, str]]:
 
 
 def sequence_steps(schema: Schema, sequence: Sequence) -> Iterator[tuple[str, str, int]]:
-    """Of each array behind a header: whether it is there, its count, and the bytes of an element."""
+    """Of each array after a header: whether it is there, its count, and the bytes of an element."""
     writer = _Writer(schema, schema.struct(sequence.header))
     for part in sequence.parts:
         announced = sequence.condition(schema, part)

@@ -151,6 +151,6 @@ def _struct_doc(schema: Schema, item: Struct) -> str:
                 f"{part.type} {part.name}[{part.count}]" + (f" with {part.when}" if part.when else "")
                 for part in sequence.parts
             )
-            parts.append(f"Behind it, each at the next multiple of {sequence.alignment}: {arrays}.")
+            parts.append(f"After it, each at the next multiple of {sequence.alignment}: {arrays}.")
     parts += [f"Rows: {table.rows}, `{table.stride}` apart from `{table.offset}` on." for table in item.tables]
     return " ".join(parts)

@@ -58,7 +58,7 @@ class DumpedSection:
     Attributes:
         body: Type of the payload in the grammar; of a single tensor that of its header, which three sections share.
         header: Its header's struct.
-        tables: Tables behind the header, with the structs of their rows.
+        tables: Tables after the header, with the structs of their rows.
     """
 
     section: Section

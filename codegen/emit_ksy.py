@@ -27,7 +27,7 @@ SCALARS = {"i8": "s1", "i16": "s2", "i32": "s4", "i64": "s8", "f32": "f4", "f64"
 }
 PARAMS = {
     "ofs_heap": "Start of the heap, from the start of the file.",
-    "ofs_data": "Start of the data behind the heap, from the start of the file.",
+    "ofs_data": "Start of the data after the heap, from the start of the file.",
     "len_section": "Length of the section.",
 }
 
@@ -327,7 +327,7 @@ def _length(part: Part, present: str | None) -> str:
 
 
 def _count(part: Part, cast: str = "") -> str:
-    """The count of elements, in terms of a body's `header`; `cast` goes behind every operand."""
+    """The count of elements, in terms of a body's `header`; `cast` goes after every operand."""
     return re.sub(r"\w+", lambda match: f"{'' if match[0].isdigit() else 'header.'}{match[0]}{cast}", part.count)
 
 

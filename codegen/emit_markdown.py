@@ -15,7 +15,7 @@ from codegen.render import render
 
 FUNCTIONS = {
     "align_up(x, n)": "the next multiple of n, x itself where it is one",
-    "is_c_string(b)": "printable ASCII, not empty, NUL-terminated, with nothing but NULs behind",
+    "is_c_string(b)": "printable ASCII, not empty, NUL-terminated, with nothing but NULs after",
     "ones_after(a, n)": "the elements of a from number n on are 1",
     "product(a)": "the product of the elements",
     "zero(b)": "all bytes are zero",
@@ -93,7 +93,7 @@ def contents(schema: Schema) -> Iterator[tuple[int, str]]:
     yield 0, "Structs"
     yield from ((1, item.name) for item in schema.structs)
     for title, items in (
-        ("Arrays behind a header", schema.sequences),
+        ("Arrays after a header", schema.sequences),
         ("Enumerations", schema.enums),
         ("Flags", schema.flags),
     ):

@@ -1,7 +1,7 @@
 """The language of `check:` expressions: a small, side-effect-free subset of Python's.
 
 Names are the struct's fields, its `given` facts, the format's constants, `MAGIC`, `SIZE` (the struct's), `ROW_SIZE`
-(of the table's rows), `X_size` for a sequence X behind the struct, `Struct.SIZE` of any struct, and enumerations or
+(of the table's rows), `X_size` for a sequence X after the struct, `Struct.SIZE` of any struct, and enumerations or
 flags with `.NAME`, `.has(value)` and `.column[value]`.
 """
 
@@ -56,7 +56,7 @@ def align_up(value: int, alignment: int) -> int:
 
 
 def is_c_string(data: bytes) -> bool:
-    """Printable ASCII, not empty, NUL-terminated, with nothing behind the first NUL."""
+    """Printable ASCII, not empty, NUL-terminated, with nothing after the first NUL."""
     text, _, rest = data.partition(b"\0")
     return 0 < len(text) < len(data) and not any(rest) and all(32 < byte < 127 for byte in text)
 

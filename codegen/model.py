@@ -193,7 +193,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows behind a header; offset, count and stride are names of the header's fields."""
+    """Rows after a header; offset, count and stride are names of the header's fields."""
 
     id: str
     rows: str
@@ -237,7 +237,7 @@ class Struct:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Tables behind this header: the main one, whose columns have fixed names, then the second."""
+        """Tables after this header: the main one, whose columns have fixed names, then the second."""
         main = (Table("rows", self.rows, "ofs_rows", "num_rows", "row_size"),) if self.rows else ()
         return (*main, self.also) if self.also else main
 
@@ -266,7 +266,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Arrays behind a header, each at the next multiple of `alignment`."""
+    """Arrays after a header, each at the next multiple of `alignment`."""
 
     name: str
     header: str

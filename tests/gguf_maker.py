@@ -108,7 +108,7 @@ def make_gguf(
         magic: The first four bytes.
         kv_count: Lies about the number of entries.
         tensor_count: Lies about the number of tensors.
-        raw_metadata: Bytes behind the entries, for entries that cannot be expressed otherwise.
+        raw_metadata: Bytes after the entries, for entries that cannot be expressed otherwise.
         raw_entries: Number of entries in `raw_metadata`.
         n_dims: Lies about the number of dimensions of tensors, by name.
         offsets: Offsets in the data section to write instead of the true ones, by name.

@@ -116,7 +116,7 @@ def test_a_later_version_s_file_opens(tmp_path: Path) -> None:
 
 
 def test_longer_rows_are_read(tmp_path: Path) -> None:
-    """Fields behind those that are known: rows are further apart, and say the same."""
+    """Fields after those that are known: rows are further apart, and say the same."""
     later = Parts.parse(everything())
     for kind in (0, 1, 2, 4):
         later.rebuild(kind, later.entries(kind), row_size=later.get(kind).row_size + 16)

@@ -210,7 +210,7 @@ def test_layouts(ggml_type: int, dims: tuple[int, ...], shape: tuple[int, ...], 
 
 
 def test_experts_are_spread(tmp_path: Path) -> None:
-    """Each expert of 4 bytes starts a page of its own with its other matrix behind it."""
+    """Each expert of 4 bytes starts a page of its own with its other matrix after it."""
     up, down = np.arange(3, dtype="<f4"), np.arange(10, 13, dtype="<f4")
     tensors: list[RawTensor] = [
         ("blk.0.ffn_up_exps.weight", 0, (1, 1, 3), up.tobytes()),

@@ -106,7 +106,7 @@ function kinds(values, fault, missing) {
     seen.add(entry.kind);
     const order = (one) => (one.kind === MANIFEST ? Infinity : one.kind);
     if (index && order(values[index - 1]) > order(entry)) {
-      fault(index, "kind", "section.order", `${named(entry)} stands behind ${named(values[index - 1])}.`);
+      fault(index, "kind", "section.order", `${named(entry)} stands after ${named(values[index - 1])}.`);
     }
   });
   for (const section of schema.sections) {
@@ -295,7 +295,7 @@ function table(section, rows, add) {
         `${section.path}.rows[${index}].${field}_offset`,
         row.base,
         row.width,
-        `"${name.text}" stands behind a name that is not before it.`,
+        `"${name.text}" stands after a name that is not before it.`,
       );
     }
     before = name?.bytes ?? null;

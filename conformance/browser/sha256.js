@@ -1,7 +1,7 @@
 "use strict";
 // SHA-256 (FIPS 180-4) in pieces: WebCrypto takes only whole messages, and a section may be larger than memory.
 
-/** The first 32 bits behind the point of the n-th roots of the first primes: FIPS 180-4, 4.2.2 and 5.3.3. */
+/** The first 32 bits after the point of the n-th roots of the first primes: FIPS 180-4, 4.2.2 and 5.3.3. */
 function fractions(count, root) {
   const found = [];
   for (let number = 2; found.length < count; number += 1) {

@@ -322,7 +322,7 @@ def test_constructs(package: dict[str, ModuleType]) -> None:
     assert c.Place.build({"at": [-2, 3], "kind": "ab"}) == PLACE
     with pytest.raises(construct.ConstError):
         c.Head.parse(b"ELIT" + HEAD[4:])
-    # The arrays behind the header: 256 colours, then 2 * count lengths, at multiples of 4.
+    # The arrays after the header: 256 colours, then 2 * count lengths, at multiples of 4.
     lengths = struct.pack("<4H", 1, 2, 3, 4)
     pixels = c.Pixels.parse(HEAD + bytes(range(256)) + lengths)
     assert (pixels.palette, list(pixels.lengths)) == (bytes(range(256)), [1, 2, 3, 4])

@@ -108,7 +108,7 @@ def test_a_foreign_file(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_read_is_not_called_passed(tmp_path: Path) -> None:
-    """Behind a wrong magic nothing of the table is known; rules about other sections were checked all the same."""
+    """After a wrong magic nothing of the table is known; rules about other sections were checked all the same."""
     report = check(written(tmp_path, "invalid/index.magic"))
     assert [result.rule for result in report.failed] == ["index.magic"]
     for rule in ("metadata.key", "metadata.type", "metadata.position", "metadata.value", "metadata.stub"):
@@ -267,7 +267,7 @@ def test_flipped_cut_and_spliced_vectors(tmp_path: Path) -> None:
 
 
 def test_a_resealed_flip_reaches_the_sections(tmp_path: Path) -> None:
-    """The same behind right digests, so that the tables themselves are hostile."""
+    """The same with right digests, so that the tables themselves are hostile."""
     rng = random.Random(7)
     base = bases.everything()
     path = tmp_path / "fuzzed.gpack"

@@ -109,7 +109,7 @@ def by_struct(name: str, data: bytes) -> Values:
 def by_numpy(name: str, data: bytes) -> Values:
     dtype = getattr(dtypes, snake(name).upper())
     (row,) = np.frombuffer(data, dtype)
-    # numpy drops the NULs behind text and raw bytes are void.
+    # numpy drops the NULs after text and raw bytes are void.
     return {
         column.name: row[column.name].tobytes().ljust(column.size, b"\0")
         if column.type.startswith(("bytes", "ascii"))

@@ -224,9 +224,9 @@ def test_check(tmp_path: Path, capsys: Output) -> None:
         (["reader", "--only", "no/such", "--", "x"], 2, "no id matches 'no/such'"),
         (["reader", "--memory", "much", "--", "x"], 2, "'much' is no size"),
         (["reader", "--memory", "1K", "--", "x"], 2, "under 1M"),
-        (["reader", "--timeout", "0", "--", "x"], 2, "no number of seconds"),
-        (["reader", "--timeout", "nan", "--", "x"], 2, "no number of seconds"),
-        (["reader", "--jobs", "0", "--", "x"], 2, "no number from 1"),
+        (["reader", "--timeout", "0", "--", "x"], 2, "not a number of seconds"),
+        (["reader", "--timeout", "nan", "--", "x"], 2, "not a number of seconds"),
+        (["reader", "--jobs", "0", "--", "x"], 2, "not a number from 1"),
         (["reader", "--level", "container", "--", "x"], 2, "invalid choice"),
         (["writer", "--level", "digest", "--", "x"], 2, "invalid choice"),
         (["reader", "--", "/none/such"], 3, "no such program"),
@@ -354,7 +354,7 @@ def interrupted_twice(stop: threading.Event) -> Iterator[bool]:
 
 
 def test_held_interrupts() -> None:
-    """Nothing is raised inside, so that nothing is left half done; behind it, it is."""
+    """Nothing is raised inside, so that nothing is left half done; after it, it is."""
     before = signal.getsignal(signal.SIGINT)
     inside = interrupted_twice(threading.Event())
     assert [next(inside), next(inside)] == [True, True]

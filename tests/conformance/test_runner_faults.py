@@ -111,7 +111,7 @@ def test_hangs(mode: str, outcome: str, words: str, temporary: Path) -> None:
         ("no-dump", "protocol", "$.dump is None"),
         ("no-class", "protocol", "$.class is None"),
         ("class", "protocol", "$.class is 'bad'"),
-        ("twice", "protocol", "behind its answer"),
+        ("twice", "protocol", "after its answer"),
         ("memory", "memory", "allowed are 256"),
         ("processes", "processes", "allowed are 20"),
         ("disk", "disk", "over 8 MiB"),

@@ -87,7 +87,7 @@ def test_version_and_alignment_come_back(tmp_path: Path, version: int, alignment
 
 
 def test_an_oddly_laid_out_file_comes_back_in_content(tmp_path: Path) -> None:
-    """Tensors in another order than their names, a hole between them, bytes behind the last."""
+    """Tensors in another order than their names, a hole between them, bytes after the last."""
     tensors = [vector("b"), vector("a"), ("none", F32, (0,), b"")]
     options: dict[str, Any] = {"offsets": {"b": 96, "a": 32, "none": 64}, "trailing": b"x" * 64}
     source = write_gguf(tmp_path / "m.gguf", {"z": 1, "a": 2}, tensors, **options)

@@ -83,7 +83,7 @@ def test_all_tensors_and_the_export_equal_those_of_the_embedded_pack(
 
 
 def test_no_byte_of_the_experts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Experts of 16 MiB each role, behind everything else: what reads ahead of the header would show.
+    # Experts of 16 MiB each role, after everything else: what reads ahead of the header would show.
     metadata, tensors = tiny_moe()
     experts = [t for t in tensors if "_exps" in t[0]]
     tensors = [t for t in tensors if "_exps" not in t[0]] + [("pad.weight", 0, (1 << 19,), bytes(1 << 21)), *experts]

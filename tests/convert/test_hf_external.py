@@ -52,7 +52,7 @@ def test_it_holds_what_the_embedded_pack_holds(tmp_path: Path, kind: str) -> Non
             assert embedded[name].tobytes() == outside[name].tobytes(), name
         layout = outside.expert_layout.row(0)
         assert layout.flags & ExpertFlags.EXTERNAL
-        # Two halves of 32 rows of 64 values; or down, gate, up of one expert behind one another: 3 x 32 x 64 x 4.
+        # Two halves of 32 rows of 64 values; or down, gate, up of one expert one after another: 3 x 32 x 64 x 4.
         assert layout.gate_stride == {"fused": 2 * 32 * 64 * 4, "a single expert": 8192}.get(kind, 3 * 8192)
         assert outside.manifest["experts"]["mode"] == "external"
         assert [shard["name"] for shard in outside.manifest["experts"]["shards"]] == ["model.safetensors"]
@@ -80,7 +80,7 @@ def test_every_mode_gives_the_files_bytes(tmp_path: Path, io: str) -> None:
 
 
 def test_no_byte_of_the_experts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Behind the header, by the writer's order: the names of experts come before those of everything else.
+    # After the header, by the writer's order: the names of experts come before those of everything else.
     tensors = fused()
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, **CONFIG)
     data = (folder / "model.safetensors").read_bytes()
@@ -100,7 +100,7 @@ def test_no_byte_of_the_experts_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_experts_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """With ten or more, 10 stands behind 1: expert 2 is further away than expert 1."""
+    """With ten or more, 10 stands after 1: expert 2 is further away than expert 1."""
     folder = qwen3_folder(tmp_path / "m", tensors=experts(Maker(5), 12), **MOE)
     refused(
         UsageError,
@@ -108,7 +108,7 @@ def test_experts_in_the_order_of_their_names(tmp_path: Path) -> None:
         folder,
         "blk.0.ffn_gate_exps.weight",
         "not at equal distances",
-        "expert 1 begins 24576 bytes behind expert 0, expert 2 73728 bytes behind expert 1",
+        "expert 1 begins 24576 bytes after expert 0, expert 2 73728 bytes after expert 1",
         external_experts=True,
     )
 

@@ -349,7 +349,7 @@ def test_a_closed_source(io: str, packs: dict[str, Path]) -> None:
 @pytest.mark.parametrize(("layer", "expert"), [("1", 0), (1, None), (1.0, 0), (True, 0), (1, [0])])
 def test_numbers_that_are_none(layer: Any, expert: Any, packs: dict[str, Path]) -> None:
     with FileExpertSource.open_gpack(packs["embedded"]) as source:
-        with pytest.raises(errors.UsageError, match="no number"):
+        with pytest.raises(errors.UsageError, match="not a number"):
             source.get(layer, expert)
         assert octets(source.get(np.int64(1), np.uint8(2))) == expected(packs["embedded"], 1, 2)
 

@@ -21,7 +21,7 @@ SECONDS = 600  # far more than any of these takes, even on a busy machine
 
 
 def giant(path: Path, size: int, kinds: list[int], heads: dict[int, bytes]) -> Path:
-    """A sparse file in which each of these sections has `size` bytes of zeros behind its first bytes."""
+    """A sparse file in which each of these sections has `size` bytes of zeros after its first bytes."""
     pack = Parts.parse(packs.plain())
     for kind in kinds:
         if pack.has(kind):

@@ -55,7 +55,7 @@ def test_a_cut_anywhere_is_an_overrun(strings: list[bytes], data: st.DataObject)
     cut = data.draw(st.integers(0, len(packed) - 1))
     with pytest.raises(StringOverrunError) as caught:
         scan_table(memoryview(packed[:cut]), len(strings))
-    # The string that reaches beyond the cut is the first whose end lies behind it.
+    # The string that reaches beyond the cut is the first whose end lies after it.
     ends = list(itertools.accumulate(8 + len(text) for text in strings))
     index = next(i for i, end in enumerate(ends) if end > cut)
     assert caught.value.index == index

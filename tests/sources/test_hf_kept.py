@@ -45,7 +45,7 @@ def bare_folder(folder: Path, config: Any) -> Path:
         ({"rope_scaling": "dynamic"}, "rope_scaling of config.json: it is 'dynamic', no object"),
         ({"rope_parameters": {"full_attention": 3}}, "rope_parameters.full_attention of config.json: it is 3"),
         ({"rope_scaling": {"type": "yarn"}}, "rope_parameters.factor of config.json: it is missing"),
-        ({"rms_norm_eps": "x"}, "rms_norm_eps of config.json: it is 'x', no finite number"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps of config.json: it is 'x', not a finite number"),
     ],
 )
 def test_a_strange_value_costs_its_key(tmp_path: Path, change: dict[str, Any], words: str) -> None:

@@ -248,7 +248,7 @@ def test_offsets_that_are_no_pair(target: Path, offsets: Any) -> None:
 
 
 def test_offsets_in_the_wrong_order(target: Path) -> None:
-    refused(write_by_hand(target, {"t": entry(8, 0)}, bytes(8)), FormatError, "safetensors.offsets", "8", "0", "behind")
+    refused(write_by_hand(target, {"t": entry(8, 0)}, bytes(8)), FormatError, "safetensors.offsets", "8", "0", "after")
 
 
 def test_data_beyond_the_file(target: Path) -> None:

@@ -190,7 +190,7 @@ def test_through_the_tokenizer(tmp_path: Path) -> None:
         ],
     )
     with Tokenizer.from_gguf(path) as tokenizer:
-        # <s> is added; the parsed </s> is one token and the text behind it gets its own space.
+        # <s> is added; the parsed </s> is one token and the text after it gets its own space.
         assert tokenizer.encode("ab</s>ab", parse_special=True) == [1, 10, 2, 10]
         assert tokenizer.encode("a<s>", parse_special=False) == [1, 9, 19, 18]
         assert tokenizer.decode([1, 10, 3, 6]) == "<s> ab\nab"

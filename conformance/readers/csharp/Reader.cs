@@ -131,7 +131,7 @@ internal static class Reader
                 int count = file.Read(piece, 0, (int)Math.Min(left, (ulong)piece.Length));
                 if (count == 0)
                 {
-                    throw new Rejection("structure", "section.bounds", "section " + entry.Name + " ends behind the file");
+                    throw new Rejection("structure", "section.bounds", "section " + entry.Name + " ends beyond the end of the file");
                 }
                 sum.TransformBlock(piece, 0, count, null, 0);
                 left -= (ulong)count;

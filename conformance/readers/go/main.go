@@ -138,7 +138,7 @@ func checkDigests(file *os.File, root *Gpack) error {
 		if n, err := io.Copy(sum, payload); err != nil {
 			return err
 		} else if n < int64(entry.Size) {
-			return rejection{"structure", "section.bounds", fmt.Errorf("section %s ends behind the file", entry.Name)}
+			return rejection{"structure", "section.bounds", fmt.Errorf("section %s ends beyond the end of the file", entry.Name)}
 		}
 		digest := sum.Sum(nil)
 		if !bytes.Equal(digest, entry.Sha256) {

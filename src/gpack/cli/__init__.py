@@ -124,7 +124,7 @@ def _run(arguments: list[str]) -> int:
     )
     module.add_arguments(parser)
     try:
-        # Options may stand between positional arguments; behind "--" everything is positional.
+        # Options may stand between positional arguments; after "--" everything is positional.
         rest = arguments[1:]
         parsed = parser.parse_args(rest) if "--" in rest else parser.parse_intermixed_args(rest)
     except SystemExit:  # argparse has printed the help

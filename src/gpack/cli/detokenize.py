@@ -12,7 +12,7 @@ from .vocabulary import open_tokenizer, read_input
 
 DESCRIPTION = """\
 Print the text of token ids: of the arguments, of a file, or of standard input, separated by spaces, newlines or
-commas; a JSON list will do. The bytes come out as they are, without a newline behind them, unless on a terminal."""
+commas; a JSON list will do. The bytes come out as they are, without a newline after them, unless on a terminal."""
 
 _MAX_DIGITS = 10
 

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--max-tokens", type=int, metavar="N", help="most tokens (default: until the context is full)"
     )
     end.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
-    end.add_argument("--ignore-eos", action="store_true", help="go on behind the model's own end")
+    end.add_argument("--ignore-eos", action="store_true", help="go on after the model's own end")
     _add_engine(parser.add_argument_group("engine"))
     told = parser.add_argument_group("output")
     told.add_argument("--stats", action="store_true", help="tell times, speed and memory on standard error")
@@ -121,7 +121,7 @@ def _add_engine(group: Any) -> None:
     group.add_argument(
         "--check-weights",
         action=argparse.BooleanOptionalAction,
-        help="look for weights that are no finite numbers first: all, or none (default: all of a model that is no"
+        help="look for weights that are not finite first: all, or none (default: all of a model that is no"
         " larger than half of the free memory, experts up to 1 GiB)",
     )
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
@@ -305,7 +305,7 @@ def _bytes(text: str) -> int:
     """A number of bytes, such as 4G or 512M."""
     found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 4G or 512M")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 4G or 512M")
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -128,7 +128,7 @@ def _compare_sections(found: Diff, left: Opened, right: Opened, equal: set[Key],
 
 
 def _compare_files(found: Diff, left: Opened, right: Opened) -> None:
-    """Every byte, also those between sections and behind the end."""
+    """Every byte, also those between sections and after the end."""
     length = min(left.size, right.size)
     apart = compare_ranges((left.descriptor, 0, left.path), (right.descriptor, 0, right.path), length)
     if apart.count or left.size != right.size:

@@ -28,14 +28,14 @@ class Apart:
         count: How many differ.
         first: Offset of the first that does, from the start of the run; None where none does.
         farthest: Largest difference of two values, of floats; None where they were not compared, or none is a number.
-        not_numbers: Values of which one is no finite number and the other is, or is another.
+        not_finite: Values of which one is not finite and the other is, or is another.
     """
 
     length: int = 0
     count: int = 0
     first: int | None = None
     farthest: float | None = None
-    not_numbers: int = 0
+    not_finite: int = 0
 
     def add(self, left: Bytes, right: Bytes, ggml_type: int | None) -> None:
         """Takes the next bytes of both."""
@@ -53,7 +53,7 @@ class Apart:
         one, other = _values(left, ggml_type), _values(right, ggml_type)
         both = np.isfinite(one) & np.isfinite(other)
         strange = ~both & (one != other) & ~(np.isnan(one) & np.isnan(other))
-        self.not_numbers += int(np.count_nonzero(strange))
+        self.not_finite += int(np.count_nonzero(strange))
         if both.any():
             apart = float(np.abs(one[both].astype(np.float64) - other[both]).max())
             self.farthest = max(self.farthest or 0.0, apart)
@@ -63,7 +63,7 @@ class Apart:
         told: dict[str, Any] = {"bytes": self.length, "differing_bytes": self.count, "first_offset": self.first}
         if self.farthest is not None:
             told["max_abs_difference"] = self.farthest
-        return told | ({"not_finite": self.not_numbers} if self.not_numbers else {})
+        return told | ({"not_finite": self.not_finite} if self.not_finite else {})
 
 
 def _values(data: Bytes, ggml_type: int) -> npt.NDArray[Any]:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Our own arguments, and the command behind `--`; None where there is no `--`."""
+    """Our own arguments, and the command after `--`; None where there is no `--`."""
     if "--" not in arguments:
         return list(arguments), None
     at = list(arguments).index("--")
@@ -61,7 +61,7 @@ def _run(arguments: list[str], command: list[str] | None) -> int:
         return errors.EXIT_OK
     takes_command = parsed.action in (cli_run.reader, cli_run.writer)
     if command is not None and not takes_command:
-        raise errors.UsageError("this command takes no other command behind --", code="usage")
+        raise errors.UsageError("this command takes no other command after --", code="usage")
     if takes_command:
         parsed.command = command or []
     return int(parsed.action(parsed))
@@ -196,7 +196,7 @@ def seconds(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return found
 
 
@@ -207,7 +207,7 @@ def count(text: str) -> int:
         ArgumentTypeError: It is none.
     """
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 10000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 10000")
     return int(text)
 
 

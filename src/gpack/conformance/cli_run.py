@@ -26,7 +26,7 @@ from .writer_run import WriterOptions, given, run_writer
 from .writer_set import writer_recipes
 
 _SHOWN, _SHOWN_PER_RULE = 8, 2  # differences of a result that the text shows
-_LISTED = 20  # failures that it lists behind them
+_LISTED = 20  # failures that it lists after them
 
 
 def reader(args: argparse.Namespace) -> int:
@@ -116,7 +116,7 @@ def _checked(command: list[str]) -> list[str]:
     """
     if not command:
         raise errors.UsageError(
-            "there is no command to test", code="usage", hint="it stands behind --: reader -- python3 my_reader.py"
+            "there is no command to test", code="usage", hint="it stands after --: reader -- python3 my_reader.py"
         )
     program = shutil.which(command[0])
     if program is None:
@@ -136,7 +136,7 @@ def _is_local_path(part: str) -> bool:
 
 
 def _check_writable(path: str | None) -> None:
-    """A report that cannot be written is told before the run, not behind it."""
+    """A report that cannot be written is told before the run, not after it."""
     if path is not None and path != "-" and not Path(path).parent.is_dir():
         raise errors.PathError("the folder does not exist", code="io.not_found", path=path)
 

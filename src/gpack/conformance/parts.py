@@ -41,7 +41,7 @@ class Section:
     Attributes:
         bound: Fields of the entry that are changed before the manifest repeats it.
         late: Fields of the entry that are changed behind the manifest's back.
-        zeros: Further bytes behind `data`, which no memory holds.
+        zeros: Further bytes after `data`, which no memory holds.
         digest: Digest of data and zeros, where it is not to be worked out here.
         gap: Further bytes in front, beyond the alignment.
         at: Offset, where it is not the least one.
@@ -199,10 +199,10 @@ class Parts:
         return [(row, [self.ref(kind, row, which) for which in range(len(row.REFS))]) for row in self.rows(kind)]
 
     def rebuild(self, kind: int, rows: Sequence[Row], *, row_size: int = 0, fill: bytes = b"\0", **fields: Any) -> None:
-        """Writes a table anew: header, rows, heap; bytes behind the heap are kept. Shards are not.
+        """Writes a table anew: header, rows, heap; bytes after the heap are kept. Shards are not.
 
         Args:
-            fill: Byte behind version 1's fields of a longer row.
+            fill: Byte after version 1's fields of a longer row.
         """
         record, header = ROWS[kind], self.get(kind)
         tail = bytes(self.section(kind).data[header.ofs_heap + header.len_heap :])

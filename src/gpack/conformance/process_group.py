@@ -16,7 +16,7 @@ from dataclasses import dataclass
 TOKEN_VARIABLE = "GPACK_CONFORMANCE_TOKEN"  # noqa: S105 - a mark to find processes by, no secret
 _PROC = "/proc"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Fields of /proc/PID/stat behind the command's closing parenthesis, counted from 0 (proc(5) counts from 3).
+# Fields of /proc/PID/stat after the command's closing parenthesis, counted from 0 (proc(5) counts from 3).
 _STATE, _PARENT, _SESSION, _START, _RESIDENT = 0, 1, 3, 19, 21
 _POLL_SECONDS = 0.01
 _ROUNDS = 20

@@ -92,7 +92,7 @@ class Talk:
         except ProtocolError as error:
             raise ChildFaultError("protocol", str(error)) from error
         if unasked := self.child.unasked():
-            raise ChildFaultError("protocol", f"behind its answer, it said {unasked[:60]!r}")
+            raise ChildFaultError("protocol", f"after its answer, it said {unasked[:60]!r}")
         return answer
 
     def stop(self) -> str:

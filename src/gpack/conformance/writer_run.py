@@ -61,7 +61,7 @@ def run_writer(
     """Gives a writer all recipes of its level.
 
     Args:
-        command: The program and its arguments; the recipe's path and the output's path are put behind them.
+        command: The program and its arguments; the recipe's path and the output's path are put after them.
         broken_rules: The rules that a file breaks, one line each.
         progress: Called with each result as it comes, in any order.
 

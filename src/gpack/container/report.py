@@ -89,7 +89,7 @@ class Report:
         self.hint: str | None = None
 
     def add(self, rule: str, section: str, field: str, offset: int | None, message: str) -> None:
-        """Records a violation; the message says what was found, the rule's text is put behind it."""
+        """Records a violation; the message says what was found, the rule's text is put after it."""
         count = self.counts.get(rule, 0) + 1
         self.counts[rule] = count
         if count <= KEPT_PER_RULE:

@@ -44,7 +44,7 @@ def shorten(value: Any) -> str:
 def _check_depth(text: str, max_depth: int) -> None:
     """Nesting is counted before the parser sees it, for the parser recurses.
 
-    A string that never ends is skipped too: trying again behind each of its quotes would take quadratic time.
+    A string that never ends is skipped too: trying again after each of its quotes would take quadratic time.
     """
     depth = 0
     for match in re.finditer(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', text, re.DOTALL):

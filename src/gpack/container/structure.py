@@ -310,7 +310,7 @@ def _check_order(found: Structure, report: Report) -> None:
         # The manifest closes the file; kinds that are not known stand before it.
         rank = 1 << 32 if entry.kind == MANIFEST else entry.kind
         if rank <= previous:
-            message = f"{section_name(entry)} stands behind a section that it should come before."
+            message = f"{section_name(entry)} stands after a section that it should come before."
             entry_fault(found, report, "section.order", index, "kind", message)
         previous = rank
         if entry.alignment > 0:

@@ -223,7 +223,7 @@ class GPackBuilder:
 
 @dataclass
 class Layout:
-    """Where everything lies: sections by kind, the manifest behind them, directory, footer.
+    """Where everything lies: sections by kind, the manifest after them, directory, footer.
 
     Attributes:
         entries: Directory entries in file order; digests are filled in while writing.

@@ -134,8 +134,8 @@ def run_of(matrix: ExpertMatrix) -> Run:
     if odd is not None:
         _refuse(
             matrix,
-            f"its experts are not at equal distances: expert 1 begins {stride} bytes behind expert 0, "
-            f"expert {odd} {steps[odd - 1]} bytes behind expert {odd - 1}",
+            f"its experts are not at equal distances: expert 1 begins {stride} bytes after expert 0, "
+            f"expert {odd} {steps[odd - 1]} bytes after expert {odd - 1}",
         )
     return Run(parts[0].descriptor, parts[0].offset, stride)
 

@@ -22,7 +22,7 @@ _REFUSALS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 
 
 def pages_before(offset: int) -> int:
-    """The last page boundary that is not behind `offset`."""
+    """The last page boundary that is not after `offset`."""
     return offset // PAGE * PAGE
 
 
@@ -42,7 +42,7 @@ class RangeFile:
     """
 
     def __init__(self, descriptor: int, path: object, *, direct: bool) -> None:
-        """Opens the file behind a descriptor once more, so that both can be closed by themselves.
+        """Opens the file of a descriptor once more, so that both can be closed by themselves.
 
         Raises:
             PathError: The file cannot be opened.

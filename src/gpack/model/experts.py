@@ -167,7 +167,7 @@ class FileExpertSource:
 
         Raises:
             MissingError: There is no such layer or expert.
-            UsageError: One of them is no number.
+            UsageError: One of them is not a number.
             ClosedError: The source was closed.
             PathError: The file was cut, or the disk failed.
         """
@@ -175,7 +175,7 @@ class FileExpertSource:
             raise ClosedError("the source of experts was closed", code="pack.closed", path=self._path)
         for field, value in (("layer", layer), ("expert", expert)):
             if not is_number(value):
-                raise UsageError(f"{field} is {value!r}, no number", code="usage", field=field)
+                raise UsageError(f"{field} is {value!r}, not a number", code="usage", field=field)
         layer, expert = int(layer), int(expert)
         found = self.layers.get(layer)
         if found is None or not 0 <= expert < found.n_expert:
@@ -304,7 +304,7 @@ def check_budget(budget: object, field: str) -> None:
         UsageError: It is not.
     """
     if budget is not None and not is_number(budget, least=0):
-        raise UsageError(f"the budget is {budget!r}, no number of bytes", code="usage", field=field)
+        raise UsageError(f"the budget is {budget!r}, not a number of bytes", code="usage", field=field)
 
 
 def check_mmap_variable() -> bool:

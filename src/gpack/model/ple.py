@@ -354,8 +354,8 @@ class PleTable:
         places = np.arange(len(pages))
         # A read begins where a page does not follow the one before, and after so many pages.
         begins = np.flatnonzero(np.diff(pages, prepend=pages[0] - 2) != 1)
-        behind = places - np.repeat(begins, np.diff(begins, append=len(pages)))
-        starts = np.flatnonzero(behind % _RUN_PAGES == 0)
+        after = places - np.repeat(begins, np.diff(begins, append=len(pages)))
+        starts = np.flatnonzero(after % _RUN_PAGES == 0)
         ends = np.append(starts[1:], len(pages))
         self._read_runs(arena, pages[starts] * PAGE, starts * PAGE, (ends - starts) * PAGE)
         self._reads += len(starts)

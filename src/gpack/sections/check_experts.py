@@ -61,7 +61,7 @@ def check_experts(context: Context) -> None:
     shards = checked.shards = _check_shards(context, checked, data)
     for index in range(1, len(checked.rows)):
         if checked.rows[index].layer <= checked.rows[index - 1].layer:
-            message = f"Layer {checked.rows[index].layer} stands behind layer {checked.rows[index - 1].layer}."
+            message = f"Layer {checked.rows[index].layer} stands after layer {checked.rows[index - 1].layer}."
             checked.fault("index.sorted", index, "layer", message)
     context.report.check("expert.total", *(("index.sorted",) if checked.rows else ()))
     total = sum(row.n_expert * _expert_bytes(row) for row in checked.rows)

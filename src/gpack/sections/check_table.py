@@ -173,7 +173,7 @@ def _check_names(checked: CheckedTable) -> None:
         if not inside:
             continue
         if previous is not None and name <= previous:
-            message = f"{name[:80]!r} stands behind {previous[:80]!r}."
+            message = f"{name[:80]!r} stands after {previous[:80]!r}."
             checked.fault("index.sorted", index, f"{ref}_offset", message)
         previous = name
         try:

@@ -30,7 +30,7 @@ def check_value(value_type: int, element_type: int, count: int, raw: memoryview)
 
 
 def _walk(raw: memoryview, at: int, element_type: int, count: int, depth: int) -> int:
-    """Position behind `count` elements that begin at byte `at`."""
+    """Position after `count` elements that begin at byte `at`."""
     if element_type == MetadataType.ARRAY:
         return _walk_arrays(raw, at, count, depth)
     if element_type == MetadataType.STRING:
@@ -47,7 +47,7 @@ def _walk(raw: memoryview, at: int, element_type: int, count: int, depth: int) -
 
 
 def _walk_strings(raw: memoryview, at: int, count: int) -> int:
-    """Position behind `count` strings; in batches, for the positions of a huge array take memory."""
+    """Position after `count` strings; in batches, for the positions of a huge array take memory."""
     octets = np.frombuffer(raw, np.uint8)
     while count:
         batch = min(count, _BATCH)

@@ -19,7 +19,7 @@ WIDENED = {GgmlType.BF16: DenseKind.BF16_TO_F32, GgmlType.F16: DenseKind.F16_TO_
 
 @dataclass(frozen=True)
 class CodePlanes:
-    """A tensor stored as planes of codes, scales and offsets, one behind the other.
+    """A tensor stored as planes of codes, scales and offsets, one after the other.
 
     Attributes:
         pool_bytes: Bytes in the load-time pool, where half-precision scales are widened.

@@ -51,7 +51,7 @@ class ExpertLayer:
 
     @property
     def expert_bytes(self) -> int:
-        """Bytes of one expert, without the zeros behind it."""
+        """Bytes of one expert, without the zeros after it."""
         return sum(matrix.slice_bytes for matrix in self.matrices)
 
     @property

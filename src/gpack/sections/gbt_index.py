@@ -1,4 +1,4 @@
-"""The precomputed arrays behind GBT1's chat template: built when a pack is written, compared when it is verified.
+"""The precomputed arrays after GBT1's chat template: built when a pack is written, compared when it is verified.
 
 Each repeats what the arrays before it say, in the order that a tokeniser searches.
 """
@@ -50,7 +50,7 @@ def token_order(blob: bytes | memoryview, offsets: Offsets) -> npt.NDArray[np.ui
 
 
 def _word(padded: npt.NDArray[np.uint8], starts: Offsets, lengths: Offsets, at: int) -> npt.NDArray[np.uint64]:
-    """Eight bytes of each token from byte `at` on, as a number that compares as they do; zeros behind its end."""
+    """Eight bytes of each token from byte `at` on, as a number that compares as they do; zeros after its end."""
     words = np.ndarray((len(padded) - _WORD + 1,), ">u8", padded, strides=(1,))
     kept = np.clip(lengths - at, 0, _WORD)
     masks = np.array([(1 << 64) - (1 << 8 * (_WORD - count)) for count in range(_WORD + 1)], np.uint64)

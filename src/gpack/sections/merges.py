@@ -82,7 +82,7 @@ class Runs:
         self._words: Words = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
 
     def words(self, rows: Positions, at: int) -> Words:
-        """The word of each of these runs that begins `at` bytes behind its start, zero bytes behind its end."""
+        """The word of each of these runs that begins `at` bytes after its start, zero bytes after its end."""
         words: Words = self._words[self.starts[rows] + at]
         words &= _MASKS[np.minimum(self.lengths[rows] - at, _WORD)]
         return words

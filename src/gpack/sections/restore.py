@@ -102,6 +102,6 @@ def all_tokens(held: TokenizerTable) -> list[bytes]:
 
 
 def _packed(strings: Iterable[bytes]) -> bytes:
-    """Strings as GGUF packs them, each behind its length."""
+    """Strings as GGUF packs them, each after its length."""
     size = GgufStringLength.SIZE
     return b"".join(part for text in strings for part in (len(text).to_bytes(size, "little"), text))

@@ -42,7 +42,7 @@ class StringTable:
 
     Attributes:
         data: The array's payload, the lengths between the strings included.
-        starts: int64 [count], the byte in `data` where each string's text begins (behind its length).
+        starts: int64 [count], the byte in `data` where each string's text begins (after its length).
         lengths: int64 [count], bytes of each string.
     """
 

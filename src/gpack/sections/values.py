@@ -82,7 +82,7 @@ class Value:
 
 
 def _decode_elements(raw: memoryview, at: int, element_type: int, count: int) -> tuple[list[PythonValue], int]:
-    """The elements that begin at byte `at`, and the position behind them."""
+    """The elements that begin at byte `at`, and the position after them."""
     if element_type == MetadataType.ARRAY:
         return _decode_arrays(raw, at, count)
     if element_type == MetadataType.STRING:

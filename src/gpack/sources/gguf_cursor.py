@@ -112,7 +112,7 @@ class Cursor:
             )
 
     def take(self, length: int, what: str) -> Bytes:
-        """uint8 [length]: the next bytes; the cursor moves behind them."""
+        """uint8 [length]: the next bytes; the cursor moves after them."""
         self.claim(length, what)
         start = self.position
         self.position += length
@@ -147,10 +147,10 @@ class Cursor:
         return self.field
 
     def strings(self, count: int) -> Positions:
-        """Moves behind `count` strings.
+        """Moves after `count` strings.
 
         Returns:
-            int64 [count + 1]: positions of their lengths, then that of the byte behind the last string.
+            int64 [count + 1]: positions of their lengths, then that of the byte after the last string.
         """
         self.claim(count * LENGTH_SIZE, f"an array of {count} strings")
         end = min(self.file.size, MAX_HEADER_BYTES)

@@ -200,7 +200,7 @@ def _check_value_type(cursor: Cursor, value_type: int, offset: int) -> None:
 
 
 def _skip_elements(cursor: Cursor, element_type: int, count: int, depth: int) -> Positions | None:
-    """Moves behind the elements of an array and checks them; gives the bounds of strings."""
+    """Moves after the elements of an array and checks them; gives the bounds of strings."""
     _check_value_type(cursor, element_type, cursor.position - GgufArrayHeader.SIZE)
     if element_type == MetadataType.STRING:
         cursor.claim(count * LENGTH_SIZE, f"an array of {count} strings")

@@ -107,7 +107,7 @@ class HfConfig:
         """A finite number; None where there is none.
 
         Raises:
-            FormatError: `hf.config`: it is no finite number.
+            FormatError: `hf.config`: it is not a finite number.
         """
         for name in names:
             if self.values.get(name) is not None:
@@ -182,7 +182,7 @@ class HfConfig:
     def _finite(self, value: Any, field: str) -> float | None:
         if is_finite(value):
             return float(value)
-        self.refuse(field, f"it is {shorten(value)}, no finite number")
+        self.refuse(field, f"it is {shorten(value)}, not a finite number")
         return None
 
 

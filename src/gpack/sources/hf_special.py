@@ -93,7 +93,7 @@ def _processors(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _template_ends(tokenizer: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
-    """Of the post-processor's template: the tokens before and behind a text, and whether it separates two texts."""
+    """Of the post-processor's template: the tokens before and after a text, and whether it separates two texts."""
     for step in _processors(tokenizer):
         if step.get("type") == "TemplateProcessing":
             single, pair = _parts(step.get("single")), _parts(step.get("pair"))

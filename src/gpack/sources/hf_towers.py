@@ -38,7 +38,7 @@ class Draft:
     """A draft layer that the text model can use.
 
     Attributes:
-        layer: Its number, behind the model's own layers.
+        layer: Its number, after the model's own layers.
         others: Its tensors beside the layer's own, to their names in GGUF.
     """
 

@@ -24,7 +24,7 @@ def add_mtp(source: CompositeSource, path: Path) -> None:
         path: The directory, one that holds it as `rt`, an `mtp-*.gguf`, or the directory of one.
 
     Raises:
-        FormatError: The model has draft layers of its own, or those here are not numbered behind its layers
+        FormatError: The model has draft layers of its own, or those here are not numbered after its layers
             (`mtp.layers`); a table contradicts itself or its files (`packdir.table`, with line and column).
         PathError: Nothing of the kind is there.
     """
@@ -49,7 +49,7 @@ def add_mtp(source: CompositeSource, path: Path) -> None:
 
 
 def _first_draft(source: CompositeSource, path: Path) -> int:
-    """Number of the first draft layer: behind the model's own."""
+    """Number of the first draft layer: after the model's own."""
     layers = source.get(f"{source.get(ARCHITECTURE)}.block_count")
     if not is_count(layers):
         raise FormatError(

@@ -157,7 +157,7 @@ def _tensor(file: SourceFile, name: str, entry: Any, start: int) -> StoredTensor
         fault("safetensors.offsets", "data_offsets is no pair of offsets")
     begin, end = offsets
     if begin > end:
-        fault("safetensors.offsets", f"the data begins at {begin}, behind its end at {end}")
+        fault("safetensors.offsets", f"the data begins at {begin}, after its end at {end}")
     if end > file.size - start:
         raise BoundsError(
             f"the data ends at {end}, but only {file.size - start} bytes follow the header",
@@ -233,7 +233,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _check_places(file: SourceFile, tensors: Iterable[StoredTensor], start: int) -> None:
-    """The tensors' bytes fill the rest of the file: none upon another, none between them, none behind them."""
+    """The tensors' bytes fill the rest of the file: none upon another, none between them, none after them."""
     placed = sorted(tensors, key=lambda tensor: (tensor.begin, tensor.byte_size))
     for before, after in pairwise(placed):
         end = before.begin + before.byte_size

@@ -16,7 +16,7 @@ _PATIENCE = 5.0  # seconds after which a second one is raised at once
 
 @contextmanager
 def held_interrupts(stop: threading.Event) -> Iterator[None]:
-    """Whatever would raise KeyboardInterrupt meanwhile only sets `stop`; it is raised behind the block.
+    """Whatever would raise KeyboardInterrupt meanwhile only sets `stop`; it is raised after the block.
 
     What runs inside looks at `stop` often. Where it does not end, another Ctrl-C 5 seconds later is raised at once.
     Signals that are ignored, or end the process, stay as they are; so does everything outside of the main thread.

@@ -11,7 +11,7 @@ from ..sections.tokenizer import TokenizerTable, assemble
 
 
 def with_indexes(data: memoryview | bytes, *, byte_level: bool) -> bytes:
-    """The section, with every index behind it.
+    """The section, with every index after it.
 
     Raises:
         FormatError: `tokenizer.offsets` where the offsets fall or do not span the blob.

@@ -259,7 +259,7 @@ def belongs(rule: int, point: int, value: int) -> bool:
 
 
 def match_run(rule: int, points: Any, classes: Any, i: int, end: int) -> int:
-    """The rules that repeat one class, some behind an optional space."""
+    """The rules that repeat one class, some after an optional space."""
     if rule == LAST_SPACES:
         j = i
         while j < end and classes[j] & CLASS == SPACE:

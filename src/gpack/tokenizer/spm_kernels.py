@@ -27,7 +27,7 @@ def _compile(function: Any) -> Any:
 
 @_compile
 def _point(data: Any, i: Any) -> Any:
-    """The code point whose valid UTF-8 begins at a place, and the place behind it."""
+    """The code point whose valid UTF-8 begins at a place, and the place after it."""
     byte = np.int32(data[i])
     if byte < 0x80:
         return byte, i + 1
@@ -53,8 +53,8 @@ def build_symbols(blob: Any, offsets: Any, tokens: Any, characters: Any, kept: A
     """
     for token in tokens:
         start, end = np.int64(offsets[token]), np.int64(offsets[token + 1])
-        point, behind = _point(blob, start)
-        if behind == end:
+        point, after = _point(blob, start)
+        if after == end:
             characters[point] = token
     count = size
     for token in tokens:
@@ -125,16 +125,16 @@ def find_pairs(
         length = end - start
         for i in range(length):
             prefixes[i + 1] = prefixes[i] * np.uint64(_BASE) + np.uint64(blob[start + i]) + np.uint64(1)
-        point, behind = _point(blob, start)
+        point, after = _point(blob, start)
         left = characters[point]
-        first, cut = True, behind
+        first, cut = True, after
         while cut < end:
             if not first:
                 left = _lookup(blob, offsets, slots, codes, prefixes[cut - start], start, cut)
             first = False
-            point, behind = _point(blob, cut)
+            point, after = _point(blob, cut)
             if left >= 0:
-                if behind == end:
+                if after == end:
                     right = characters[point]
                 else:
                     code = prefixes[length] - prefixes[cut - start] * powers[end - cut]
@@ -143,7 +143,7 @@ def find_pairs(
                     keys[count] = np.uint64(left) << np.uint64(32) | np.uint64(right)
                     results[count] = token
                     count += 1
-            cut = behind
+            cut = after
     return count
 
 
@@ -343,8 +343,8 @@ def encode(data: Any, characters: Any, kept: Any, byte_ids: Any, vocabulary: Any
                 out[made] = token
                 made += 1
                 continue
-            _, behind = _point(data, starts[k])  # a character that is no token
-            for i in range(starts[k], behind):
+            _, after = _point(data, starts[k])  # a character that is no token
+            for i in range(starts[k], after):
                 token = byte_ids[data[i]]
                 if token < 0:
                     return -1

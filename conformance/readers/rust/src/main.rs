@@ -83,7 +83,7 @@ fn wrong_digest(path: &str, root: &Gpack) -> Result<Option<Rejection>, Box<dyn E
     let mut file = File::open(path)?;
     for entry in root.sections()?.iter() {
         let Some(digest) = digest_of(&mut file, entry)? else {
-            let message = format!("section {} ends behind the file", entry.name());
+            let message = format!("section {} ends beyond the end of the file", entry.name());
             return Ok(Some(Rejection("structure", Some("section.bounds"), message)));
         };
         if digest != **entry.sha256() {

@@ -46,7 +46,7 @@ def add(kind: int, name: str, amount: int) -> Change:
 
 
 def append(kind: int, data: bytes) -> Change:
-    """Puts bytes behind a section's own."""
+    """Puts bytes after a section's own."""
     return lambda pack: pack.section(kind).data.extend(data)
 
 

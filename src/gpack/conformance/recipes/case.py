@@ -62,7 +62,7 @@ def case(
     placed: bool = True,
     published: bool = True,
 ) -> None:
-    """Enters a case into the table; new ones come behind the others of their rule, for ids are numbered."""
+    """Enters a case into the table; new ones come after the others of their rule, for ids are numbered."""
     CASES.append(Case(rule, section, field, change, base, placed, published))
 
 

@@ -172,7 +172,7 @@ variant("private-section", "A section of a private kind, which readers skip.", b
 variant("private-empty", "A private section of no bytes.", bases.plain, private(b""))
 variant(
     "private-page",
-    "A private section that is aligned to a page, behind a gap of nearly one.",
+    "A private section that is aligned to a page, after a gap of nearly one.",
     bases.plain,
     private(alignment=PAGE),
 )

@@ -261,7 +261,7 @@ def deep(depth: int) -> tuple[str, Any]:
 valid("metadata", "Every type of value, and arrays of every kind.", model(metadata=EVERY_KIND))
 valid(
     "metadata-largest",
-    "The largest and the smallest numbers of every type, and floats that are no numbers.",
+    "The largest and the smallest numbers of every type, and floats that are not finite.",
     model(
         metadata=[
             ("u8", "u8", 255),

@@ -5,7 +5,7 @@ large as it likes. Here Jinja only parses. What a template may do is what these 
 
 - `parse`: Jinja's parser, set up as Hugging Face sets it up, and its errors as ours;
 - `statements`, `expressions`: the parsed template turned into functions of a `frame`;
-- `values`, `methods`, `formatting`: operators, and what lies behind a dot;
+- `values`, `methods`, `formatting`: operators, and what lies after a dot;
 - `filters`, `lists`, `tests`, `functions`: what can be called by name;
 - `text`: strings that know which of their characters the template's author wrote;
 - `budget`: the limits.

@@ -190,7 +190,7 @@ def _float(_: Budget, value: Value, default: Value = 0.0) -> Value:
 
 def _round(_: Budget, value: Value, precision: int = 0, method: str = "common") -> Value:
     if not isinstance(demand(value), NUMBERS) or not isinstance(precision, int) or abs(precision) > 30:
-        raise fault("what is rounded is no number, or to more than 30 digits")
+        raise fault("what is rounded is not a number, or to more than 30 digits")
     if method == "common":
         return round(value, precision)
     if method not in ("ceil", "floor"):

@@ -1,4 +1,4 @@
-"""What lies behind a dot: methods of strings, dicts and lists, fields of namespaces and loops. Nothing else does.
+"""What lies after a dot: methods of strings, dicts and lists, fields of namespaces and loops. Nothing else does.
 
 The methods are Python's that read; those that would change a value in place do not exist, nor does anything with an
 underscore in front. All of them charge for what they make.

@@ -103,7 +103,7 @@ def strip(value: str, chars: str | None, *, left: bool = True, right: bool = Tru
 def pieces(value: str, found: Iterable[str]) -> list[str]:
     """Parts of a string that follow one another in it, with their origin.
 
-    Each part must begin at the first place where it occurs behind the one before it; that holds for what
+    Each part must begin at the first place where it occurs after the one before it; that holds for what
     `split`, `splitlines` and `partition` give.
     """
     if not isinstance(value, Text):

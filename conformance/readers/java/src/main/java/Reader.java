@@ -117,7 +117,7 @@ final class Reader {
             for (long left = entry.size(); left > 0; ) {
                 int count = file.read(piece, 0, (int) Math.min(left, piece.length));
                 if (count < 0) {
-                    String message = "section " + entry.name() + " ends behind the file";
+                    String message = "section " + entry.name() + " ends beyond the end of the file";
                     throw new Rejection("structure", "section.bounds", message);
                 }
                 sum.update(piece, 0, count);
