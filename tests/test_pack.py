@@ -174,6 +174,18 @@ def test_the_tokenizer(pack: gpack.Pack) -> None:
             table.token(index)
 
 
+def test_a_verification_is_true_where_the_pack_is_sound(model: Path, tmp_path: Path) -> None:
+    found = gpack.verify(model)
+    assert found
+    assert found.report
+    (tmp_path / "bad").write_bytes(model.read_bytes()[:-1] + b"x")
+    found = gpack.verify(tmp_path / "bad")
+    assert not found
+    assert not found.report
+    with pytest.raises(TypeError, match=r"ask for \.equal"):
+        bool(gpack.diff(model, model))
+
+
 def test_verify_all_hashes(model: Path, tmp_path: Path) -> None:
     gpack.open(model, verify_all_hashes=True).close()
     data = bytearray(model.read_bytes())

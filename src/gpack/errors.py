@@ -39,6 +39,7 @@ CODES = {
     "conformance.result": "a file is no result of a conformance run",
     "conformance.vectors": "the vectors are not where they should be, or their index is damaged",
     "pack.closed": "the pack was closed",
+    "pack.changed": "the file at the path of a pickled pack is another one by now",
     "pack.no_tensor": "the pack holds no tensor of that name",
     "pack.no_section": "the pack holds no section of that name",
     "pack.no_asset": "the pack holds no tokenizer file of that name",

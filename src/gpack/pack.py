@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from . import errors
+from .container.held import HoldsFile
 from .container.reader import Container
 from .container.structure import check_path
 from .generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
@@ -60,7 +61,7 @@ def open(  # noqa: A001 - gpack.open
     return Pack(Container.open(path, verify_all_hashes=verify_all_hashes, io=io), expert_dir=expert_dir, io=io)
 
 
-class Place:
+class Place(HoldsFile):
     """Where a tensor's bytes are.
 
     Attributes:
@@ -100,6 +101,7 @@ class Pack:
         self.container = container
         self._io = io
         self._expert_dir = expert_dir
+        self._absolute_dir = None if expert_dir is None else os.path.abspath(expert_dir)
         self._shards: ShardFolder | None = None
         self._tensors: Table[TensorIndexHeaderV1, TensorIndexRowV1] | None = None
         self._metadata: Metadata | None = None
@@ -116,6 +118,21 @@ class Pack:
             data = self.section(SectionKind.TENSOR_INDEX_BIN)
             self._tensors = Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section="TensorIndexBin")
         return self._tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a pack is its path and digest; where it is unpickled it is opened again, and its shards when needed.
+
+        Raises:
+            ClosedError: It was closed.
+        """
+        return _opened_again, (self.container, self._absolute_dir, self._io)
+
+    def __copy__(self) -> Pack:
+        """The same file, opened for itself: each of the two is closed alone."""
+        return Pack(self.container.__copy__(), expert_dir=self._expert_dir, io=self._io)
+
+    def __deepcopy__(self, memo: object) -> Pack:
+        return self.__copy__()
 
     def __repr__(self) -> str:
         return f"<gpack.Pack {self.container.path!r}{' (closed)' if self.container.closed else ''}>"
@@ -375,6 +392,10 @@ class Pack:
         self.close()
 
 
+def _opened_again(container: Container, expert_dir: str | None, io: str) -> Pack:
+    return Pack(container, expert_dir=expert_dir, io=io)
+
+
 class Metadata:
     """A pack's metadata: `pack.metadata["general.architecture"]`; values are decoded when they are asked for."""
 
@@ -383,6 +404,9 @@ class Metadata:
 
         self._pack = pack
         self.table: MetadataTable = MetadataTable(pack.section(SectionKind.METADATA_KV_BIN))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Metadata, (self._pack,)
 
     def __len__(self) -> int:
         return len(self.table)

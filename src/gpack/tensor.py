@@ -86,6 +86,13 @@ class Tensor(np.ndarray[Any, Any]):
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled, it is its bytes with its name and type; whoever unpickles it needs no pack."""
+        return _restored, (np.asarray(self).view(np.ndarray), self.name, self.ggml_type, self.dims)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.copy()
+
     @property
     def type_name(self) -> str:
         """Name of the type, for instance Q4_K."""
@@ -121,6 +128,13 @@ class Tensor(np.ndarray[Any, Any]):
             raise UsageError("the rows are not whole", code="quants.partial_row", field=self.name)
         plain: npt.NDArray[np.uint8] = np.ascontiguousarray(self.view(np.ndarray))
         return np.array(dequantize(plain, self.ggml_type), np.float32)
+
+
+def _restored(array: npt.NDArray[Any], name: str, ggml_type: int | None, dims: tuple[int, ...]) -> Tensor:
+    made = array.view(Tensor)
+    made.flags.writeable = False
+    made.name, made.ggml_type, made.dims = name, ggml_type, dims
+    return made
 
 
 def array_layout(ggml_type: int, dims: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -77,6 +77,14 @@ class Diff:
         """Nothing differs, and nothing outside of the files was left uncompared."""
         return not self.differences and not any(note.part == "tensor" for note in self.not_compared)
 
+    def __bool__(self) -> bool:
+        """Refuses, for whether a comparison that found something counts as true is anybody's guess.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a comparison is neither true nor false: ask for .equal or .differences")
+
     @property
     def counts(self) -> dict[str, int]:
         """Number of differences by part."""

@@ -96,6 +96,10 @@ class CheckReport:
         """No rule is broken; warnings do not count."""
         return not any(result.severity == "error" for result in self.failed)
 
+    def __bool__(self) -> bool:
+        """`ok`."""
+        return self.ok
+
     @property
     def failed(self) -> tuple[RuleResult, ...]:
         """The rules that are broken, warnings too."""

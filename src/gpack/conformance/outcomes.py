@@ -195,6 +195,10 @@ class Run:
         """Nothing fails the run."""
         return not self.complaints and not any(result.fails for result in self.results)
 
+    def __bool__(self) -> bool:
+        """`ok`."""
+        return self.ok
+
     @property
     def complaints(self) -> list[tuple[str, str]]:
         """What fails the run beside its results: what is meant, and what is wrong with it."""

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from .. import errors
+from .held import HoldsFile
 from .temporary import create_locked, remove_abandoned
 
 LOG = logging.getLogger("gpack")
@@ -45,7 +46,7 @@ def files_in_place(mark: int = 0) -> list[Path]:
     return [entry.destination for entry in _renamed[mark:] if entry.in_place]
 
 
-class AtomicFile:
+class AtomicFile(HoldsFile):
     """`<output>.tmp.<pid>` beside the destination, as a context manager.
 
     `commit` renames it into place; leaving the block without it removes it, whatever happened. The temporary file is

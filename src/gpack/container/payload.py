@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from .. import errors
+from .held import HoldsFile
 from .streaming import CHUNK, read_into
 
 _ZEROS = bytes(CHUNK)
@@ -27,7 +28,7 @@ class Range(Protocol):
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(HoldsFile):
     """A range of an open file, to be copied into the container.
 
     Attributes:
@@ -47,7 +48,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Strided:
+class Strided(HoldsFile):
     """Runs of one length in an open file, at equal distances.
 
     Attributes:

@@ -34,7 +34,7 @@ class Container:
         header, footer, entries: The fixed records.
     """
 
-    __slots__ = ("_descriptor", "_manifest", "_mapped", "entries", "file_size", "footer", "header", "path")
+    __slots__ = ("_absolute", "_descriptor", "_manifest", "_mapped", "entries", "file_size", "footer", "header", "path")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Container:
         io: str = "auto",
     ) -> None:
         self.path = os.fspath(path)
+        self._absolute = os.path.abspath(self.path)  # now: the process may change its folder
         self._mapped = MappedFile(self.path, structure.file_size, io)
         self._descriptor = descriptor
         self._manifest: dict[str, Any] | None = None
@@ -93,6 +94,31 @@ class Container:
         if header is None or footer is None:
             raise errors.InternalError("a sound file without header or footer", code="internal", path=path)
         return cls(path, descriptor, header, footer, structure, io)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a container is its path and its manifest's digest; where it is unpickled the file is opened again.
+
+        Raises:
+            ClosedError: It was closed.
+        """
+        _ = self.descriptor  # refuses where the file was closed
+        return _open_again, (self._absolute, self.footer.manifest_sha256, self._mapped.io)
+
+    def __copy__(self) -> Container:
+        """The same open file: each of the two is closed alone."""
+        structure = Structure(self.file_size)
+        structure.entries = self.entries
+        descriptor = os.dup(self.descriptor)
+        try:
+            made = Container(self.path, descriptor, self.header, self.footer, structure, self._mapped.io)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        made._absolute = self._absolute
+        return made
+
+    def __deepcopy__(self, memo: object) -> Container:
+        return self.__copy__()
 
     def find(self, section: int | str) -> GPackSectionEntryV1 | None:
         """The directory entry of a section, by kind or name; None where the file has none."""
@@ -234,6 +260,26 @@ class Container:
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
             self.close()
+
+
+def _open_again(path: str, manifest_sha256: bytes, io: str) -> Container:
+    """Opens the file of a container that was pickled.
+
+    Raises:
+        DigestError: `pack.changed`: by now it is another file.
+        GpackError: As `Container.open`.
+    """
+    found = Container.open(path, io=io)
+    if found.footer.manifest_sha256 != manifest_sha256:
+        found.close()
+        raise errors.DigestError(
+            f"the file has the manifest {found.footer.manifest_sha256.hex()}, not {manifest_sha256.hex()} as when the "
+            "pack was pickled",
+            code="pack.changed",
+            path=path,
+            hint="do not change a file while it is used",
+        )
+    return found
 
 
 def check_manifest_digest(

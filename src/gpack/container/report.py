@@ -124,6 +124,10 @@ class Report:
         """No error was found; warnings do not count."""
         return all(RULES[rule].severity != "error" for rule in self.counts)
 
+    def __bool__(self) -> bool:
+        """`ok`."""
+        return self.ok
+
     def first_error(self) -> Violation | None:
         """The first violation that is not a warning."""
         return next(self.errors(), None)

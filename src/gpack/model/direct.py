@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..container.held import HoldsFile
 from ..errors import ClosedError, PathError
 from ..generated.constants import PAGE
 
@@ -31,7 +32,7 @@ def pages_behind(offset: int) -> int:
     return -(-offset // PAGE) * PAGE
 
 
-class RangeFile:
+class RangeFile(HoldsFile):
     """An open file of its own, read at any place by many threads; any of them may close it at any time.
 
     Attributes:

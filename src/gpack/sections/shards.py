@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from .. import errors
+from ..container.held import HoldsFile
 from ..container.mapped import MappedFile
 from ..container.reader import hash_range, of_nothing
 from ..container.structure import open_file
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 SECTION = "ExpertLayoutBin"
 
 
-class ShardFile:
+class ShardFile(HoldsFile):
     """A shard whose size and header are those that the pack records; open until `close`.
 
     Attributes:

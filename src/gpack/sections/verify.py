@@ -52,6 +52,10 @@ class Verification:
         """No rule is broken and no shard at fault; warnings do not count."""
         return self.report.ok and all(shard.error is None for shard in self.shards)
 
+    def __bool__(self) -> bool:
+        """`ok`: `if gpack.verify(path):` asks whether the pack is sound."""
+        return self.ok
+
 
 def verify(
     path: str | os.PathLike[str],

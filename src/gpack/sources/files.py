@@ -12,13 +12,14 @@ import stat
 from pathlib import Path
 from typing import Self
 
+from gpack.container.held import HoldsFile
 from gpack.errors import ClosedError, PathError
 
 _NO_SUCH_FILE = {errno.ENOENT, errno.ENOTDIR}
 _NO_REGULAR_FILE = {errno.ENXIO, errno.ENODEV, errno.EISDIR}
 
 
-class SourceFile:
+class SourceFile(HoldsFile):
     """A regular file, open for reading; links are followed, devices and pipes refused.
 
     Attributes:
