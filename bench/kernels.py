@@ -56,7 +56,7 @@ START = (
     "execute",
     "matmul",
     "embed",
-    "quantize_x8",
+    "quantize_q8",
     "dot_Q4_1",
     "codes_Q4_1",
     "dot_Q8_0",

@@ -1,7 +1,7 @@
 """Weights, activations and expected products for the tests of `engine.matmul`.
 
 What is expected is computed by numpy in float64, from `gpack.quants.dequantize` and from activations that are rounded
-here, by the rule of kernels/x8.py: of four scales for 32 values the one whose codes lie closest, halves to the even.
+here, by the rule of kernels/q8.py: of four scales for 32 values the one whose codes lie closest, halves to the even.
 """
 
 from __future__ import annotations

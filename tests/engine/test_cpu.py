@@ -115,7 +115,7 @@ def test_features_by_hand_that_are_none(monkeypatch: pytest.MonkeyPatch, value: 
 
 
 WRITTEN = [
-    "quantize_x8",
+    "quantize_q8",
     *(f"dot_{name}" for name in (*BLOCK_TYPES, *PLAIN_TYPES)),
     *(f"codes_{name}" for name in BLOCK_TYPES),
 ]

@@ -274,10 +274,10 @@ def test_one_rounding_serves_several_products() -> None:
     square = Matrix.of(tensor("Q4_0", random_rows("Q4_0", 64, 64), 64))
     for _ in range(3):
         matmul(bed.program, bed.work, square, x, out)
-    assert bed.program.names == ["quantize_x8", "matmul", "matmul", "matmul"]
+    assert bed.program.names == ["quantize_q8", "matmul", "matmul", "matmul"]
     matmul(bed.program, bed.work, square, out, x)  # `out` was written to, now `x` is
     matmul(bed.program, bed.work, square, x, out)
-    assert bed.program.names[4:] == ["quantize_x8", "matmul", "quantize_x8", "matmul"]
+    assert bed.program.names[4:] == ["quantize_q8", "matmul", "quantize_q8", "matmul"]
 
 
 def test_sizes_that_do_not_fit_are_named() -> None:

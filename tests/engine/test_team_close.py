@@ -24,7 +24,7 @@ def test_closing_right_after_a_run() -> None:
     found = kernels("portable")
     program = Program(found)
     state, rows = np.zeros(16, np.int64), np.zeros(64, np.float32)
-    program.add("quantize_x8", state.ctypes.data, rows.ctypes.data, 0, rows.ctypes.data)
+    program.add("quantize_q8", state.ctypes.data, rows.ctypes.data, 0, rows.ctypes.data)
     for _ in range(200):  # an exception of a thread is a warning, and warnings are errors here
         with Team(found, 3) as team:
             team.run(program)
@@ -66,7 +66,7 @@ def test_an_interrupt_at_any_moment_lets_the_team_go_on_and_end() -> None:
         counted[0] += 1
 
     for _ in range(2):
-        program.add("quantize_x8", state.ctypes.data, rows.ctypes.data, 0, rows.ctypes.data)
+        program.add("quantize_q8", state.ctypes.data, rows.ctypes.data, 0, rows.ctypes.data)
         program.host(count)
     before = threading.active_count()
     moment, interrupted = 0, True

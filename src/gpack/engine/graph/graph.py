@@ -358,7 +358,7 @@ class Graph:
             return
         if names[first] in _PRODUCTS and names[first - 1] in _PRODUCTS and before.product_of is source:
             self.program.join(first - 1)
-        if names[first] == "quantize_x8" and names[first - 1] in _IN_GROUPS and before.out is source:
+        if names[first] == "quantize_q8" and names[first - 1] in _IN_GROUPS and before.out is source:
             self.program.join(first - 1)
 
     def _note(

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import UsageError
+from .layout import Q8_BYTES, Q8_VALUES
 
 _LINE = 64  # bytes of a cache line, and of the widest vector
 _MOST = 1 << 60  # bytes; numpy says of more that it is no shape
-GROUP = 32  # elements that share one scale in the 8-bit form
-_GROUP_BYTES = 64  # as kernels/x8.py has it
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -61,8 +60,8 @@ class Activations(Buffer):
 
     @property
     def rounded_step(self) -> int:
-        """Bytes of a row in its 8-bit form (see kernels/x8.py)."""
-        return self.width // GROUP * _GROUP_BYTES
+        """Bytes of a row in its 8-bit form (see layout.py)."""
+        return self.width // Q8_VALUES * Q8_BYTES
 
     @property
     def rounded_address(self) -> int:

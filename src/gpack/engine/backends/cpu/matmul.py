@@ -20,8 +20,9 @@ import numpy.typing as npt
 from ....errors import FormatError
 from ....generated.constants import GgmlType
 from . import slow
-from .buffers import GROUP, Activations, Buffer
+from .buffers import Activations, Buffer
 from .kernels import BLOCK_TYPES, PLAIN_TYPES
+from .layout import Q8_VALUES
 from .matrices import Experts, Matrix
 from .team import Program
 from .workspace import Compute, Workspace
@@ -204,7 +205,7 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
     panel = n_in // group * 4 * work.lanes * (2 + group // 4)
     return _Plan(
         _blocks(matrix),
-        n_in // GROUP,
+        n_in // Q8_VALUES,
         panel,
         find(f"dot_{name}"),
         find(f"codes_{name}"),
@@ -239,8 +240,8 @@ def _common(
         order: Bytes that pairs of token and expert take.
     """
     if plan.is_rounded and not x.is_quantized:
-        groups = x.per_token * x.width // GROUP
-        program.add("quantize_x8", work.state.ctypes.data, x.address, groups, x.rounded_address)
+        groups = x.per_token * x.width // Q8_VALUES
+        program.add("quantize_q8", work.state.ctypes.data, x.address, groups, x.rounded_address)
         x.is_quantized = True
     x_at, x_step = (x.rounded_address, x.rounded_step) if plan.is_rounded else (x.address, 4 * x.width)
     n_tiles = -(-matrix.n_out // work.lanes)

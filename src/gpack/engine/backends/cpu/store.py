@@ -33,8 +33,9 @@ COMPILING = logging.getLogger("gpack.compiling")  # one line for each kernel tha
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _SYMBOL = "gpack_kernel"
 _DIGEST_BYTES = 32
-# How modules of kernels import one another; one that is imported otherwise would not count for what is kept on disk.
-_IMPORT = re.compile(rb"^\s*from \.(\w+) import", re.MULTILINE)
+# How modules of kernels import one another, and from the folder above what Python knows too (layout, variants); one
+# that is imported otherwise would not count for what is kept on disk.
+_IMPORT = re.compile(rb"^\s*from (\.{1,2}\w+) import", re.MULTILINE)
 # Sums may be reordered and products fused; NaN and infinite values stay what they are.
 _FAST_MATH = {"reassoc", "contract", "arcp", "nsz", "afn"}
 # What kernels may take from the C library.
@@ -213,14 +214,17 @@ def _numba_version() -> str:
 @cache
 def _sources(module: str) -> str:
     """A digest of the sources that a module's kernels are compiled from, and of this file."""
-    folder = Path(__file__).parent / "kernels"
+    above = Path(__file__).parent
+    folders = {".": above / "kernels", "..": above}
     found: dict[str, bytes] = {"": Path(__file__).read_bytes()}
-    waiting = [module]
+    waiting = [f".{module}"]
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found[name] = (folder / f"{name}.py").read_bytes()
-            waiting += [match.decode() for match in _IMPORT.findall(found[name])]
+            dots, module = name[: name.rindex(".") + 1], name.lstrip(".")
+            found[name] = (folders[dots] / f"{module}.py").read_bytes()
+            if dots == ".":
+                waiting += [match.decode() for match in _IMPORT.findall(found[name])]
     digest = hashlib.sha256()
     for name in sorted(found):
         digest.update(name.encode() + b"\0" + hashlib.sha256(found[name]).digest())

@@ -6,14 +6,12 @@ from typing import Any, Literal
 
 from ....errors import UsageError
 from .buffers import aligned
+from .layout import N_ROWS, TILE_ROWS
 from .store import Kernels
 from .team import Words
 
 Compute = Literal["int8", "f32"]
 COMPUTE: tuple[Compute, ...] = ("int8", "f32")
-N_TOKENS = 0  # the word of the state that says how many tokens the batch has
-# What differs between variants: rows of a tile, which is the number of 32-bit lanes (see kernels/lanes.py).
-LANES = {"vnni": 16, "avx2": 8, "portable": 8}
 
 
 class Workspace:
@@ -33,13 +31,13 @@ class Workspace:
             raise UsageError(f"there is no way to compute {compute!r}", code="usage", hint=", ".join(COMPUTE))
         self.kernels, self.state = kernels, state
         self.max_batch, self.threads, self.compute = max_batch, threads, compute
-        self.lanes = LANES[kernels.variant.name]
+        self.lanes = TILE_ROWS[kernels.variant.name]
         self._memory: dict[int, Any] = {}
 
     @property
     def n_tokens(self) -> int:
         """Of the batch that runs now."""
-        return int(self.state[N_TOKENS])
+        return int(self.state[N_ROWS])
 
     def memory(self, size: int) -> tuple[int, int]:
         """Memory for each thread that steps may use while they run: address, and bytes of each thread."""

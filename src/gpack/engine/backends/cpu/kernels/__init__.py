@@ -34,7 +34,7 @@ PLAIN_TYPES = ("F32", "F16", "BF16")
 # Name to the module that builds it: `module.BUILDERS[name](variant)` gives the Python function to compile.
 MODULES: dict[str, str] = {
     "execute": "executor",
-    "quantize_x8": "x8",
+    "quantize_q8": "q8",
     **{f"dot_{name}": "dot" for name in BLOCK_TYPES},
     **{f"dot_{name}": "linear" for name in PLAIN_TYPES},
     **{f"codes_{name}": "panels" for name in BLOCK_TYPES},

@@ -6,20 +6,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..layout import Q8_BYTES, Q8_VALUES
 from ..variants import Variant
 from .blocks import FORMATS
 from .emit import Written
 from .lanes import Lanes, Rows, fetch_ahead
 from .paired import PairedRows, add_paired_block
 from .products import sum_of_products
+from .q8 import BYTE_OFFSET, GroupQ8
 from .units import Format
-from .x8 import BYTE_OFFSET, SIZE, VALUES, Group8
 
 
 def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
     """Arguments: weights, bytes of a row, blocks of a row, activations in 8 bits, results. `ith` to `nth`: tiles."""
     builder = lanes.builder
-    weights, row_bytes, n_blocks, x8, out = args
+    weights, row_bytes, n_blocks, q8, out = args
     tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
     zero = lanes.fill(lanes.floats, 0.0)
     is_paired = form.pairs and lanes.variant.name == "avx2"
@@ -31,7 +32,7 @@ def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behi
 
         def block(place: Any, sums: Sequence[Any]) -> list[Any]:
             rows = kind(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
-            x = builder.add(x8, builder.mul(place, lanes.number(form.elements // VALUES * SIZE)))
+            x = builder.add(q8, builder.mul(place, lanes.number(form.elements // Q8_VALUES * Q8_BYTES)))
             made = add_block(form, lanes, rows, x, sums)
             rows.part()  # asked for in between, what is ahead would delay the block itself
             fetch_ahead(lanes, start, tile_bytes, place, form.size)
@@ -49,7 +50,7 @@ def _add_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[An
     builder = lanes.builder
     total, rest = sums
     for group in form.groups(lanes, rows):
-        values = Group8(lanes, x, group.place * form.group, form.group)
+        values = GroupQ8(lanes, x, group.place * form.group, form.group)
         is_byte = group.offset == BYTE_OFFSET  # taken away in integers: so large an offset would cost precision
         start = values.offset() if is_byte else None
         products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)

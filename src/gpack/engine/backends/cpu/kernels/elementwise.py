@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ..layout import Q8_VALUES
 from ..variants import Variant
 from .arithmetic import exp32, root32, sigmoid32
 from .attention import FAST
 from .memory import as_float, floats, longs
 from .vectors import fma16, load16, mul16, sigmoid16, splat16, store16
 
-GROUP = 32  # elements that `quantize_x8` gives one scale
 _ONE, _TWO = np.float32(1), np.float32(2)
 _GELU_SLOPE, _GELU_CUBE = np.float32(1.5957691216057308), np.float32(0.044715)  # 2 √(2/π)
 
@@ -22,16 +22,16 @@ _GELU_SLOPE, _GELU_CUBE = np.float32(1.5957691216057308), np.float32(0.044715)  
 def rms_norm(args: Any, ith: int, nth: int) -> None:
     """Arguments: state, x, its row bytes, weights, out, its row bytes, width, epsilon, 1 to add to out.
 
-    out (+)= x / sqrt(mean(x²) + epsilon) · weights. Threads share groups of 32 elements as `quantize_x8` does, so that
+    out (+)= x / sqrt(mean(x²) + epsilon) · weights. Threads share groups of 32 elements as `quantize_q8` does, so that
     it can follow at once; a row that is cut is summed by each of its threads.
     """
     n, width, epsilon = longs(args[0])[0], args[6], as_float(np.int32(args[7]))
     w = floats(args[3])
-    groups = (width + GROUP - 1) // GROUP
+    groups = (width + Q8_VALUES - 1) // Q8_VALUES
     begin, end = n * groups * ith // nth, n * groups * (ith + 1) // nth
     for row in range(begin // groups, (end + groups - 1) // groups):
-        first = max(0, begin - row * groups) * GROUP
-        last = min(width, (end - row * groups) * GROUP)
+        first = max(0, begin - row * groups) * Q8_VALUES
+        last = min(width, (end - row * groups) * Q8_VALUES)
         x, out = floats(args[1] + row * args[2]), floats(args[4] + row * args[5])
         total = np.float32(0)
         for i in range(width):
@@ -82,11 +82,11 @@ def _gated(row: Any) -> Callable[..., None]:
         Threads share groups as in `rms_norm`.
         """
         n, width = longs(args[0])[0] * args[8], args[7]
-        groups = (width + GROUP - 1) // GROUP
+        groups = (width + Q8_VALUES - 1) // Q8_VALUES
         begin, end = n * groups * ith // nth, n * groups * (ith + 1) // nth
         for r in range(begin // groups, (end + groups - 1) // groups):
-            first = max(0, begin - r * groups) * GROUP
-            last = min(width, (end - r * groups) * GROUP)
+            first = max(0, begin - r * groups) * Q8_VALUES
+            last = min(width, (end - r * groups) * Q8_VALUES)
             row(args[1] + r * args[2], args[3] + r * args[4], args[5] + r * args[6], first, last)
 
     return kernel

@@ -12,18 +12,18 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..layout import TILE_ROWS
 from ..variants import Variant
 
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, HALF = ir.FloatType(), ir.HalfType()
 _AHEAD = 2  # tiles; one is too late where rows are short
 _PAGE = 4096  # bytes; more on some machines, where this does no harm
-_ROWS = {"vnni": 16, "avx2": 8, "portable": 8}
 
 
 def rows_of(variant: Variant) -> int:
     """Lanes of 32 bits that a variant's vectors have, which is the number of rows of a tile."""
-    return _ROWS[variant.name]
+    return TILE_ROWS[variant.name]
 
 
 def _constant(kind: Any, value: float) -> Any:

@@ -8,12 +8,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..layout import Q8_BYTES, Q8_VALUES
 from ..variants import Variant
 from .emit import Written
 from .lanes import F32, I32, I64, Lanes
 from .panels import group_bytes
 from .products import Sum, tokens_of
-from .x8 import SIZE, VALUES, Group8
+from .q8 import GroupQ8
 
 # Words of the arguments. What a driver must set for each panel, and what stays for a step.
 PANEL, LENGTH, X, X_ROW, X_LIST, COUNT, OUT, OUT_ROW, OUT_LIST, COLUMNS, BIAS, ADD, SCRATCH, PANEL_BYTES = range(14)
@@ -36,11 +37,11 @@ def _codes_body(group: int, top: int, *, signed: bool, is_byte: bool) -> _Body:
 
         def step(number: Any, sums: Sequence[Any]) -> list[Any]:
             made = list(sums)
-            here = builder.add(panel, builder.mul(number, lanes.number(VALUES // group * size)))
-            x_place = builder.mul(number, lanes.number(SIZE))
-            for part in range(VALUES // group):
+            here = builder.add(panel, builder.mul(number, lanes.number(Q8_VALUES // group * size)))
+            x_place = builder.mul(number, lanes.number(Q8_BYTES))
+            for part in range(Q8_VALUES // group):
                 start = lanes.at(here, part * size)
-                values = [Group8(lanes, builder.add(row, x_place), part * group, group) for row in rows]
+                values = [GroupQ8(lanes, builder.add(row, x_place), part * group, group) for row in rows]
                 state = [Sum(lanes, value.offset() if is_byte else None) for value in values]
                 for place in range(group // 4):
                     weights = lanes.load(lanes.at(start, (2 + place) * vector), lanes.dwords)

@@ -13,8 +13,8 @@ from llvmlite import ir
 
 from .lanes import I64, Lanes, Rows
 from .products import MOST, pairs_of, widen_pairs
+from .q8 import GroupQ8
 from .units import Format, Group, Level
-from .x8 import Group8
 
 _MOST_16 = 32767
 _SIGNED_UNIT = 256  # a signed byte is taken as the upper half of 16 bits
@@ -61,7 +61,7 @@ def add_paired_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Seque
     by_level: Any = None  # what is still to be multiplied by the block's unit of scales
     by_minimum: Any = None  # and by that of minima
     for group in form.groups(lanes, rows):
-        values = Group8(lanes, x, group.place * form.group, form.group)
+        values = GroupQ8(lanes, x, group.place * form.group, form.group)
         if isinstance(group.scale, Level):
             products = builder.sitofp(_sum_of_levels(lanes, group, group.scale, values, form.top), lanes.floats)
             by_level = _add_product(lanes, products, values.scale(), by_level)
@@ -89,7 +89,7 @@ def _add_product(lanes: Lanes, x: Any, y: Any, so_far: Any) -> Any:
     return lanes.builder.fmul(x, y) if so_far is None else lanes.multiply_add(x, y, so_far)
 
 
-def _sum(lanes: Lanes, group: Group, values: Group8, top: int) -> Any:
+def _sum(lanes: Lanes, group: Group, values: GroupQ8, top: int) -> Any:
     """The sums of a group's products, int32, exact; a lane for each row."""
     sums = _Sums(lanes, group, values, top)
     for size in (1, 2, 4) if group.whole else (1, 2):
@@ -98,7 +98,7 @@ def _sum(lanes: Lanes, group: Group, values: Group8, top: int) -> Any:
     return lanes.builder.add(made, values.negative()) if group.signed else made
 
 
-def _sum_of_levels(lanes: Lanes, group: Group, level: Level, values: Group8, top: int) -> Any:
+def _sum_of_levels(lanes: Lanes, group: Group, level: Level, values: GroupQ8, top: int) -> Any:
     """The sums of a group's products, less its offset, times the level (256 times that where it is signed)."""
     sums = _Sums(lanes, group, values, top)
     if group.offset:  # what overflows 16 bits comes back with it: of eight codes it leaves at most 8 x 32 x 127
@@ -145,7 +145,7 @@ class _Sums:
         most: What an int16 is at most, its sign aside.
     """
 
-    def __init__(self, lanes: Lanes, group: Group, values: Group8, top: int) -> None:
+    def __init__(self, lanes: Lanes, group: Group, values: GroupQ8, top: int) -> None:
         self.lanes, self.most = lanes, 2 * top * MOST
         if group.whole:
             self.vectors = self._products(group.codes, values.all(), signed=group.signed)

@@ -7,13 +7,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..layout import Q8_BYTES, Q8_CODES, Q8_HALF_SUMS, Q8_NEGATIVE, Q8_OFFSET, Q8_PAIRS, Q8_SCALE, Q8_SUM, Q8_VALUES
 from .emit import Written
 from .lanes import F32, I8, I16, I32, Lanes, totals
 
-# A group as it lies in memory, in a cache line: float32 scale; float32 sums of the values as rounded, of all 32 and of
-# each 16; int32 sum of the codes times -128; int16 sums of the codes times 32, for each 16 those of every first and
-# every second pair; int32 sum of the negative codes, times -1; 32 codes, int8.
-SCALE, SUM, HALF_SUMS, OFFSET, PAIRS, NEGATIVE, CODES, SIZE, VALUES = 0, 4, 8, 16, 20, 28, 32, 64, 32
 BYTE_OFFSET, PAIRS_UNIT = 128, 32
 _TOP = 127.0
 # Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
@@ -25,46 +22,46 @@ _INFINITE = 0x7F800000
 _SMALLEST = 0x03000000  # 2^-121, whose reciprocal times 127 is finite
 
 
-class Group8:
+class GroupQ8:
     """A group of 16 or 32 activations that meet a group of weights."""
 
     def __init__(self, lanes: Lanes, row: Any, first: int, count: int) -> None:
         """Takes the address of a row (of a block's part of it), and which of its values."""
         self.lanes, self.row = lanes, row
-        self._start = first // VALUES * SIZE
-        self._inside, self._count = first % VALUES, count
+        self._start = first // Q8_VALUES * Q8_BYTES
+        self._inside, self._count = first % Q8_VALUES, count
 
     def scale(self) -> Any:
         """In all lanes."""
-        return self.lanes.broadcast(self.lanes.at(self.row, self._start + SCALE), F32)
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + Q8_SCALE), F32)
 
     def sum(self) -> Any:
         """The sum of the group's values, in all lanes."""
-        place = SUM if self._count == VALUES else HALF_SUMS + 4 * (self._inside // self._count)
+        place = Q8_SUM if self._count == Q8_VALUES else Q8_HALF_SUMS + 4 * (self._inside // self._count)
         return self.lanes.broadcast(self.lanes.at(self.row, self._start + place), F32)
 
     def offset(self) -> Any:
         """What offsets of 128 in the codes of 32 weights take from the sum of products, in all lanes."""
-        return self.lanes.broadcast(self.lanes.at(self.row, self._start + OFFSET), I32)
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + Q8_OFFSET), I32)
 
     def codes(self, number: int) -> Any:
         """Four codes, in all lanes."""
-        return self.lanes.broadcast(self.lanes.at(self.row, self._start + CODES + self._inside + 4 * number), I32)
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + Q8_CODES + self._inside + 4 * number), I32)
 
     def sixteen(self, number: int) -> Any:
         """Sixteen codes in each half of 256 bits."""
         lanes = self.lanes
-        place = self._start + CODES + self._inside + 16 * number
+        place = self._start + Q8_CODES + self._inside + 16 * number
         codes = lanes.load(lanes.at(self.row, place), ir.VectorType(I32, 4))
         return lanes.shuffle(codes, codes, 2 * [0, 1, 2, 3])
 
     def all(self) -> Any:
         """Thirty-two codes."""
-        return self.lanes.load(self.lanes.at(self.row, self._start + CODES), self.lanes.dwords)
+        return self.lanes.load(self.lanes.at(self.row, self._start + Q8_CODES), self.lanes.dwords)
 
     def negative(self) -> Any:
         """The sum of the negative codes of 32, times -1, in all lanes."""
-        return self.lanes.broadcast(self.lanes.at(self.row, self._start + NEGATIVE), I32)
+        return self.lanes.broadcast(self.lanes.at(self.row, self._start + Q8_NEGATIVE), I32)
 
     def offsets(self, amount: int) -> Any:
         """What offsets of the codes of 16 weights add to sums of products, as int16 in all lanes.
@@ -72,7 +69,7 @@ class Group8:
         The low half is that of codes 0, 1, 4, 5 and so on, the high half that of 2, 3, 6, 7 and so on.
         """
         lanes = self.lanes
-        place = self._start + PAIRS + 4 * (self._inside // 16)
+        place = self._start + Q8_PAIRS + 4 * (self._inside // 16)
         sums = lanes.builder.bitcast(lanes.broadcast(lanes.at(self.row, place), I32), lanes.shorts)
         return lanes.builder.ashr(sums, lanes.fill(lanes.shorts, (PAIRS_UNIT // amount).bit_length() - 1))
 
@@ -80,15 +77,15 @@ class Group8:
 def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
     """Arguments: state, float32 rows, groups of a token, 8-bit form. Threads share all groups of the batch."""
     builder = lanes.builder
-    state, values, groups, x8 = args
+    state, values, groups, q8 = args
     count = builder.mul(lanes.load(state, groups.type, 8), groups)
     first = builder.sdiv(builder.mul(count, ith), nth)
     behind = builder.sdiv(builder.mul(count, builder.add(ith, lanes.number(1))), nth)
 
     def group(number: Any, _carried: Sequence[Any]) -> list[Any]:
         number = builder.add(number, first)
-        source = builder.add(values, builder.mul(number, lanes.number(4 * VALUES)))
-        _group(lanes, source, builder.add(x8, builder.mul(number, lanes.number(SIZE))))
+        source = builder.add(values, builder.mul(number, lanes.number(4 * Q8_VALUES)))
+        _group(lanes, source, builder.add(q8, builder.mul(number, lanes.number(Q8_BYTES))))
         return []
 
     lanes.loop(builder.sub(behind, first), [], group)
@@ -97,12 +94,12 @@ def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
 def _group(lanes: Lanes, source: Any, target: Any) -> None:
     """Rounds a group. Where a value is NaN or infinite the scale is too, and so is all that comes of it."""
     builder = lanes.builder
-    wide = ir.VectorType(F32, VALUES)
-    whole = ir.VectorType(I32, VALUES)
+    wide = ir.VectorType(F32, Q8_VALUES)
+    whole = ir.VectorType(I32, Q8_VALUES)
     x = lanes.load(source, wide, 4)
     magnitudes = builder.and_(builder.bitcast(x, whole), lanes.fill(whole, 0x7FFFFFFF))
     # As integers, magnitudes are ordered like the numbers, and NaN is the largest.
-    largest = lanes.call(f"llvm.vector.reduce.smax.v{VALUES}i32", I32, magnitudes)
+    largest = lanes.call(f"llvm.vector.reduce.smax.v{Q8_VALUES}i32", I32, magnitudes)
     is_finite = builder.icmp_signed("<", largest, ir.Constant(I32, _INFINITE))
     # What is so small that its reciprocal overflows counts as 0.
     is_usable = builder.and_(is_finite, builder.icmp_signed(">=", largest, ir.Constant(I32, _SMALLEST)))
@@ -112,7 +109,7 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     fitted = builder.select(is_usable, builder.fdiv(product, square), ir.Constant(F32, 0.0))
     scale = builder.fmul(unit, builder.select(is_finite, fitted, ir.Constant(F32, 1.0)))
     codes = builder.fptosi(builder.select(is_usable, rounded, lanes.fill(wide, 0.0)), whole)
-    lanes.store(lanes.at(target, SCALE), scale, 4)
+    lanes.store(lanes.at(target, Q8_SCALE), scale, 4)
     pairs = [
         lanes.shuffle(codes, codes, [at + inside for at in range(first, first + 16, 4) for inside in (0, 1)])
         for first in (0, 2, 16, 18)
@@ -121,14 +118,14 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     sums = [builder.add(*parts[:2]), builder.add(*parts[2:])]
     for number, part in enumerate(parts):
         less = builder.trunc(builder.mul(part, ir.Constant(I32, PAIRS_UNIT)), I16)
-        lanes.store(lanes.at(target, PAIRS + 2 * number), less, 2)
-    for offset, total in ((SUM, builder.add(*sums)), (HALF_SUMS, sums[0]), (HALF_SUMS + 4, sums[1])):
+        lanes.store(lanes.at(target, Q8_PAIRS + 2 * number), less, 2)
+    for offset, total in ((Q8_SUM, builder.add(*sums)), (Q8_HALF_SUMS, sums[0]), (Q8_HALF_SUMS + 4, sums[1])):
         lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
-    lanes.store(lanes.at(target, OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)
+    lanes.store(lanes.at(target, Q8_OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)
     below = lanes.call("llvm.smin.v32i32", whole, codes, ir.Constant(whole, None))
     negative = lanes.call("llvm.vector.reduce.add.v32i32", I32, below)
-    lanes.store(lanes.at(target, NEGATIVE), builder.neg(negative), 4)
-    lanes.store(lanes.at(target, CODES), builder.trunc(codes, ir.VectorType(I8, VALUES)))
+    lanes.store(lanes.at(target, Q8_NEGATIVE), builder.neg(negative), 4)
+    lanes.store(lanes.at(target, Q8_CODES), builder.trunc(codes, ir.VectorType(I8, Q8_VALUES)))
 
 
 def _best(lanes: Lanes, x: Any) -> tuple[Any, Any, Any]:
@@ -166,4 +163,4 @@ def _spread(lanes: Lanes, value: Any, kind: Any) -> Any:
     return lanes.shuffle(one, undefined, [0] * kind.count)
 
 
-BUILDERS = {"quantize_x8": lambda variant: Written(variant, 4, _quantize)}
+BUILDERS = {"quantize_q8": lambda variant: Written(variant, 4, _quantize)}
