@@ -30,10 +30,10 @@ def per_layer_embeddings(bench: Bench) -> list[Row]:
     # A file system in memory has no disk to read directly.
     with tempfile.TemporaryDirectory(prefix="gpack-bench-", dir=bench.disk) as folder:
         size = ple.QUICK if bench.quick else ple.FULL
-        told = ple.measure(Path(folder), size=size, prompt_tokens=prompt, written_tokens=prompt // 32)
+        measured = ple.measure(Path(folder), size=size, prompt_tokens=prompt, written_tokens=prompt // 32)
     rows = []
-    for what in dict.fromkeys(entry["what"] for entry in told):
-        modes = {entry["mode"]: entry for entry in told if entry["what"] == what}
+    for what in dict.fromkeys(entry["what"] for entry in measured):
+        modes = {entry["mode"]: entry for entry in measured if entry["what"] == what}
         rows += [_embedding_row(what, state, modes["direct"], modes["mmap"]) for state in ("cold", "warm")]
     return rows
 
@@ -56,11 +56,11 @@ def external_experts(bench: Bench) -> list[Row]:
     """Conversion whose time must not grow with the experts that stay outside."""
     bench.drop("dense.gguf", "dense.gpack", "dense.safetensors")
     hidden = external.QUICK if bench.quick else external.FULL
-    told = external.measure(
+    measured = external.measure(
         bench.folder, hidden=hidden, width=512 if bench.quick else external.WIDTH, rounds=bench.rounds
     )
-    outside = [entry for entry in told if entry["mode"] == "external"]
-    inside = next(entry for entry in told if entry["mode"] == "embedded")
+    outside = [entry for entry in measured if entry["mode"] == "external"]
+    inside = next(entry for entry in measured if entry["mode"] == "embedded")
     first, last = outside[0], outside[-1]
     growth = last["seconds"] / first["seconds"]
     what = f"convert, {units.size(last['expert_bytes'])} of experts outside"

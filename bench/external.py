@@ -25,7 +25,7 @@ WIDTH, ROUNDS = 2048, 3
 
 def measure(folder: Path, *, hidden: Sequence[int], width: int = WIDTH, rounds: int = ROUNDS) -> list[dict[str, Any]]:
     """One entry for each size: bytes of the experts, seconds of the conversion (median), bytes of the pack."""
-    told = []
+    measured = []
     for rows in hidden:
         path, output = folder / "moe.gguf", folder / "moe.gpack"
         size = Size(width=width, hidden=width * 3, expert_hidden=rows)
@@ -38,7 +38,7 @@ def measure(folder: Path, *, hidden: Sequence[int], width: int = WIDTH, rounds: 
                 seconds.append(done.seconds["plan"] + done.seconds["write"])
                 made = done.result.size
                 output.unlink()
-            told.append(
+            measured.append(
                 {
                     "mode": "external" if external else "embedded",
                     "expert_bytes": expert_bytes,
@@ -49,7 +49,7 @@ def measure(folder: Path, *, hidden: Sequence[int], width: int = WIDTH, rounds: 
                 }
             )
         path.unlink()
-    return told
+    return measured
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         quick = options.quick
-        told = measure(Path(folder), hidden=QUICK if quick else FULL, width=512 if quick else WIDTH)
+        measured = measure(Path(folder), hidden=QUICK if quick else FULL, width=512 if quick else WIDTH)
     if options.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(measured, indent=2))
         return 0
-    for entry in told:
+    for entry in measured:
         print(
             f"{entry['mode']:9} {entry['expert_bytes'] / (1 << 30):8.2f} GiB of experts "
             f"{entry['seconds']:8.3f} s {entry['pack_bytes'] / (1 << 20):10.1f} MiB written"

@@ -156,12 +156,12 @@ class LlamaCpp:
 # ---------------------------------------------------------------- jobs
 
 
-def speed(library: str, told: dict[str, Any]) -> dict[str, Any]:
+def speed(library: str, options: dict[str, Any]) -> dict[str, Any]:
     """Tokens per second, decoding and for a prompt."""
     started = time.perf_counter()
-    peer = LlamaCpp(library, told["path"], threads=told["threads"], n_ctx=told["n_ctx"])
+    peer = LlamaCpp(library, options["path"], threads=options["threads"], n_ctx=options["n_ctx"])
     load = time.perf_counter() - started
-    decode, prompt = told["decode"], told["prompt"]
+    decode, prompt = options["decode"], options["prompt"]
     peer.decode(decode[:16], 0)
     peer.decode(decode[16:17], 16)
     began = time.perf_counter()
@@ -187,22 +187,22 @@ def speed(library: str, told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def greedy(library: str, told: dict[str, Any]) -> dict[str, Any]:
+def greedy(library: str, options: dict[str, Any]) -> dict[str, Any]:
     """The most probable tokens after a prompt."""
-    peer = LlamaCpp(library, told["path"], threads=told["threads"], n_ctx=told["n_ctx"], exact=True)
-    ids, new = told["prompt"], []
+    peer = LlamaCpp(library, options["path"], threads=options["threads"], n_ctx=options["n_ctx"], exact=True)
+    ids, new = options["prompt"], []
     logits, place = peer.decode(ids, 0)[0], len(ids)
-    for _ in range(told["count"]):
+    for _ in range(options["count"]):
         new.append(int(logits.argmax()))
         logits, place = peer.decode(new[-1:], place)[0], place + 1
     return {"ids": new}
 
 
-def perplexity(library: str, told: dict[str, Any]) -> dict[str, Any]:
+def perplexity(library: str, options: dict[str, Any]) -> dict[str, Any]:
     """The sum of the negative log-likelihoods of chunks, each without the tokens before it."""
-    peer = LlamaCpp(library, told["path"], threads=told["threads"], n_ctx=told["n_ctx"])
+    peer = LlamaCpp(library, options["path"], threads=options["threads"], n_ctx=options["n_ctx"])
     total = 0.0
-    for chunk in told["chunks"]:
+    for chunk in options["chunks"]:
         peer.clear()
         total += surprise(peer.decode(chunk, 0, every=True), chunk)
     return {"sum": total}

@@ -20,13 +20,16 @@ def _model(path: str) -> GuildModel:
     return GuildModel.load(ModelPaths(None, path) if path.endswith(".gguf") else path)
 
 
-def speed(told: dict[str, Any]) -> dict[str, Any]:
+def speed(options: dict[str, Any]) -> dict[str, Any]:
     """Tokens per second, decoding and for a prompt; memory."""
     started = time.perf_counter()
-    cpu = told.get("cpu")
-    with _model(told["path"]) as model, model.session(n_ctx=told["n_ctx"], threads=told["threads"], cpu=cpu) as session:
+    cpu = options.get("cpu")
+    with (
+        _model(options["path"]) as model,
+        model.session(n_ctx=options["n_ctx"], threads=options["threads"], cpu=cpu) as session,
+    ):
         load = time.perf_counter() - started
-        decode, prompt = told["decode"], told["prompt"]
+        decode, prompt = options["decode"], options["prompt"]
         session.decode(decode[:16])
         session.decode(decode[16:17])
         began = time.perf_counter()
@@ -53,22 +56,25 @@ def speed(told: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-def greedy(told: dict[str, Any]) -> dict[str, Any]:
+def greedy(options: dict[str, Any]) -> dict[str, Any]:
     """The most probable tokens after a prompt."""
-    with _model(told["path"]) as model, model.session(n_ctx=told["n_ctx"], cache_type="F32", compute="f32") as session:
+    with (
+        _model(options["path"]) as model,
+        model.session(n_ctx=options["n_ctx"], cache_type="F32", compute="f32") as session,
+    ):
         new: list[int] = []
-        logits = session.decode(told["prompt"])
-        for _ in range(told["count"]):
+        logits = session.decode(options["prompt"])
+        for _ in range(options["count"]):
             new.append(int(logits.argmax()))
             logits = session.decode(new[-1:])
         return {"ids": new}
 
 
-def perplexity(told: dict[str, Any]) -> dict[str, Any]:
+def perplexity(options: dict[str, Any]) -> dict[str, Any]:
     """The sum of the negative log-likelihoods of chunks, each without the tokens before it."""
     total = 0.0
-    with _model(told["path"]) as model, model.session(n_ctx=told["n_ctx"]) as session:
-        for chunk in told["chunks"]:
+    with _model(options["path"]) as model, model.session(n_ctx=options["n_ctx"]) as session:
+        for chunk in options["chunks"]:
             session.rewind(0)
             total += surprise(session.decode(chunk, all_logits=True), chunk)
     return {"sum": total}

@@ -43,7 +43,7 @@ def measure(folder: Path, *, size: int, prompt_tokens: int, written_tokens: int)
     hashed = _hash(rows)
     tokens = np.minimum(np.random.default_rng(1).zipf(1.2, prompt_tokens), VOCABULARY - 1)
     asked = hashed.rows(tokens)
-    told = []
+    measured = []
     for what, count, step in (("prompt", prompt_tokens, 512), ("writing", written_tokens, 1)):
         batches = [asked[start : min(start + step, count)] for start in range(0, count, step)]
         for io in PleIo:
@@ -51,7 +51,7 @@ def measure(folder: Path, *, size: int, prompt_tokens: int, written_tokens: int)
             with PleTable.open_raw(path, 0, ggml_type=GgmlType.IQ4_NL, ne0=WIDTH, ne1=rows, io=io) as table:
                 cold, cold_rate = _pass(table, batches)
                 warm, warm_rate = _pass(table, batches)
-                told.append(
+                measured.append(
                     {
                         "what": what,
                         "mode": io.value,
@@ -66,7 +66,7 @@ def measure(folder: Path, *, size: int, prompt_tokens: int, written_tokens: int)
                     }
                 )
     path.unlink()
-    return told
+    return measured
 
 
 def _hash(rows: int) -> NgramHash:
@@ -119,13 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         tokens = 8192 if options.quick else 65536
-        told = measure(
+        measured = measure(
             Path(folder), size=QUICK if options.quick else FULL, prompt_tokens=tokens, written_tokens=tokens // 32
         )
     if options.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(measured, indent=2))
         return 0
-    for entry in told:
+    for entry in measured:
         hits = f", hit rate {entry['cold_hit_rate']:.0%} cold, {entry['warm_hit_rate']:.0%} warm"
         print(
             f"{entry['what']:8} {entry['mode']:7} {entry['cold_rows_per_s']:12,.0f} rows/s cold "

@@ -81,8 +81,8 @@ def check_coverage(schema: Schema) -> None:
     broken = {rule for item in schema.structs for vector in item.vectors for rule in vector.breaks}
     missing = [rule.id for rule in schema.rules if (rule.structs or rule.sweep) and rule.id not in broken]
     bare = [item.name for item in schema.structs if not any(not vector.breaks for vector in item.vectors)]
-    told = {"rules without a rejecting vector": missing, "structs without a valid vector": bare}
-    lacks = [f"{what}: {', '.join(names)}" for what, names in told.items() if names]
+    gaps = {"rules without a rejecting vector": missing, "structs without a valid vector": bare}
+    lacks = [f"{what}: {', '.join(names)}" for what, names in gaps.items() if names]
     if lacks:
         raise SchemaError(f"{'; '.join(lacks)}; they stand under `vectors` of the struct")
 

@@ -248,8 +248,8 @@ def _body(schema: Schema, section: Section, doc: str, header: Struct | None, ins
         "params": [{"id": name, "type": "u8", "doc": meaning} for name, meaning in place],
     }
     if header:
-        told = "(len_section)" if _params(schema, header) else ""
-        node["seq"] = [{"id": "header", "type": snake(header.name) + told}]
+        arguments = "(len_section)" if _params(schema, header) else ""
+        node["seq"] = [{"id": "header", "type": snake(header.name) + arguments}]
     return {**node, "instances": instances}
 
 
@@ -261,11 +261,11 @@ def _table_body(schema: Schema, section: Section) -> Node:
 def _rows(schema: Schema, table: Table) -> Node:
     row = schema.struct(table.rows)
     places = [f"ofs_section + header.{name}.as<u8>" for name in _params(schema, row)]
-    told = f"({', '.join(places)})" if places else ""
+    arguments = f"({', '.join(places)})" if places else ""
     return {
         "pos": f"ofs_section + header.{table.offset}.as<u8>",
         "size": f"header.{table.stride}",
-        "type": f"{snake(row.name)}{told}",
+        "type": f"{snake(row.name)}{arguments}",
         "repeat": "expr",
         "repeat-expr": f"header.{table.count}",
         "doc": doc_text(f"Rows, `{table.stride}` apart: what a later version appends to a row is skipped."),

@@ -46,8 +46,8 @@ def make(folder: Path) -> None:
         convert(_foreign(scratch / "foreign.safetensors"), folder / "foreign.gpack", name="foreign")
         source, directory = _planes(scratch)
         convert(source, folder / "planes.gpack", pack_dir=directory, name="planes")
-    told = {path.name: describe(path) for path in sorted(folder.glob("*.gpack"))}
-    (folder / EXPECTED).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    info = {path.name: describe(path) for path in sorted(folder.glob("*.gpack"))}
+    (folder / EXPECTED).write_text(json.dumps(info, indent=1, sort_keys=True) + "\n")
 
 
 def _imported(folder: Path) -> Path:
@@ -123,7 +123,7 @@ def describe(path: Path) -> dict[str, Any]:
         ]
         metadata = [[key, _short(pack.metadata[key])] for key in pack.metadata]
         tensors = {name: _tensor(pack, name) for name in pack}
-        told = {
+        info = {
             "manifest_sha256": pack.container.footer.manifest_sha256.hex(),
             "manifest": _short(pack.manifest),
             "versions": [pack.container.header.format_version, pack.container.header.min_reader_version],
@@ -132,7 +132,7 @@ def describe(path: Path) -> dict[str, Any]:
             "tensors": tensors,
             "assets": {name: _digest(bytes(pack.asset(name))) for name in pack.assets()},
         }
-    return told | {"tokens": _tokens(path)}
+    return info | {"tokens": _tokens(path)}
 
 
 def _tensor(pack: gpack.Pack, name: str) -> list[Any]:

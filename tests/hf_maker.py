@@ -199,11 +199,11 @@ def kept(source: Path, *words: str, **options: Any) -> list[str]:
     convert(source, output, **options)
     assert verify(output).report.ok
     with open_pack(output) as pack, SafetensorsSet(source) as found:
-        told = pack.manifest["extensions"]["import"]
+        info = pack.manifest["extensions"]["import"]
         for tensor in found.tensors:
             assert pack[tensor.name].tobytes() == tensor.file.read_at(tensor.begin, tensor.byte_size)
-    assert told["runnable"] is False
-    reasons: list[str] = told["reasons"]
+    assert info["runnable"] is False
+    reasons: list[str] = info["reasons"]
     for word in words:
         assert word in " / ".join(reasons)
     return reasons

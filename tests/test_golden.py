@@ -41,8 +41,8 @@ EXPORTED = ("everything", "external", "imported")
 
 def expected(name: str) -> dict[str, Any]:
     path = FOLDER / name
-    told: dict[str, Any] = json.loads((path.parent / EXPECTED).read_text())[path.name]
-    return told
+    info: dict[str, Any] = json.loads((path.parent / EXPECTED).read_text())[path.name]
+    return info
 
 
 def test_the_files_are_the_frozen_ones() -> None:

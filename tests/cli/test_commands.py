@@ -25,7 +25,7 @@ def pack(tmp_path: Path) -> Path:
     return tmp_path / "m.gpack"
 
 
-def told(capsys: Capture, *arguments: object, status: int = 0) -> Any:
+def info(capsys: Capture, *arguments: object, status: int = 0) -> Any:
     """The JSON that a command prints."""
     assert main([*map(str, arguments), "--json"]) == status
     captured = capsys.readouterr()
@@ -69,7 +69,7 @@ def test_no_command_is_wrong_usage(capsys: Capture) -> None:
 
 def test_unknown_commands(capsys: Capture) -> None:
     assert "no command 'frobnicate'" in shown(capsys, "frobnicate", status=2)
-    assert told(capsys, "frobnicate", status=2)["error"]["code"] == "usage"
+    assert info(capsys, "frobnicate", status=2)["error"]["code"] == "usage"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -94,7 +94,7 @@ def test_wrong_arguments(capsys: Capture, arguments: list[str], word: str) -> No
     complaint = shown(capsys, *arguments, status=2)
     assert word in complaint
     assert f"guild {arguments[0]} --help" in complaint
-    error = told(capsys, *arguments, status=2)["error"]
+    error = info(capsys, *arguments, status=2)["error"]
     assert error["code"] == "usage"
     assert word in error["message"]
 
@@ -117,7 +117,7 @@ def test_convert(tmp_path: Path, capsys: Capture) -> None:
     assert "tiny llama: llama," in text
     assert "12 tensors" in text
     assert str(output) in text
-    result = told(capsys, "convert", source, "--output", output, "--name", "Other")
+    result = info(capsys, "convert", source, "--output", output, "--name", "Other")
     parts = Parts(output)
     assert (result["ok"], result["dry_run"]) == (True, False)
     assert result["manifest_sha256"] == sha256(parts.section(14)).hexdigest()
@@ -132,13 +132,13 @@ def test_convert(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_dry_run_writes_nothing_and_tells_the_truth(tmp_path: Path, capsys: Capture) -> None:
     source, output = write_gguf(tmp_path / "m.gguf", *tiny_moe(layers=2)), tmp_path / "m.gpack"
-    dry = told(capsys, "convert", source, "-o", output, "--dry-run")
+    dry = info(capsys, "convert", source, "-o", output, "--dry-run")
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
     assert dry["dry_run"] is True
     assert (dry["fits"], dry["replaces_bytes"]) == (True, 0)
     assert dry["expected_seconds"] >= 0
     assert "manifest_sha256" not in dry
-    real = told(capsys, "convert", source, "-o", output)
+    real = info(capsys, "convert", source, "-o", output)
     assert (dry["size"], dry["sections"], dry["model"]) == (real["size"], real["sections"], real["model"])
     assert real["size"] == output.stat().st_size
     old = output.read_bytes()
@@ -156,10 +156,10 @@ def test_a_dry_run_says_where_the_disk_is_too_small(
     source = write_gguf(tmp_path / "m.gguf", {})
     monkeypatch.setattr("gpack.convert.conversion.free_space", lambda _: 100)
     assert "DOES NOT FIT (100 B free)" in shown(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run", status=3)
-    result = told(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run", status=3)
+    result = info(capsys, "convert", source, "-o", tmp_path / "o", "--dry-run", status=3)
     assert (result["fits"], result["free_bytes"]) == (False, 100)
     monkeypatch.setattr("gpack.container.atomic.free_space", lambda _: 100)
-    error = told(capsys, "convert", source, "-o", tmp_path / "o", status=3)["error"]
+    error = info(capsys, "convert", source, "-o", tmp_path / "o", status=3)["error"]
     assert error["code"] == "io.no_space"
     assert f"{result['size'] - 100} are missing" in error["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
@@ -189,7 +189,7 @@ def test_the_report(tmp_path: Path, capsys: Capture) -> None:
 def test_a_report_never_takes_the_models_place(tmp_path: Path, capsys: Capture) -> None:
     source, output = write_gguf(tmp_path / "m.gguf", {}), tmp_path / "m.gpack"
     for target in (source, output, tmp_path / "." / "m.gpack"):
-        error = told(capsys, "convert", source, "-o", output, "--report", target, status=2)["error"]
+        error = info(capsys, "convert", source, "-o", output, "--report", target, status=2)["error"]
         assert error["code"] == "convert.same_file"
     assert source.read_bytes() == make_gguf({})
     assert not output.exists()
@@ -201,7 +201,7 @@ def test_a_report_never_takes_the_models_place(tmp_path: Path, capsys: Capture) 
 def test_verify(pack: Path, capsys: Capture) -> None:
     parts = Parts(pack)
     identity = sha256(parts.section(14)).hexdigest()
-    result = told(capsys, "verify", pack)
+    result = info(capsys, "verify", pack)
     assert (result["ok"], result["mode"], result["violations"], result["counts"]) == (True, "full", [], {})
     assert (result["size"], result["sections"]) == (len(parts.data), len(parts.entries))
     assert result["bytes_hashed"] == sum(entry.size for entry in parts.entries.values())
@@ -209,7 +209,7 @@ def test_verify(pack: Path, capsys: Capture) -> None:
     text = shown(capsys, "verify", pack)
     assert text.startswith(f"{pack}: OK ({len(parts.entries)} sections, ")
     assert text.endswith(f"manifest sha256 {identity}\n")
-    quick = told(capsys, "verify", pack, "--quick")
+    quick = info(capsys, "verify", pack, "--quick")
     assert (quick["ok"], quick["mode"], quick["manifest_sha256"]) == (True, "quick", identity)
     assert f"{pack}: OK (quick: {len(parts.entries)} sections, {len(parts.data)} bytes" in shown(
         capsys, "verify", "--quick", pack
@@ -219,7 +219,7 @@ def test_verify(pack: Path, capsys: Capture) -> None:
 def test_verify_finds_a_changed_byte(pack: Path, capsys: Capture) -> None:
     entry = Parts(pack).entries[3]
     damage(pack, entry.offset + 5)
-    result = told(capsys, "verify", pack, status=1)
+    result = info(capsys, "verify", pack, status=1)
     assert result["ok"] is False
     violation = result["violations"][0]
     assert (violation["rule"], violation["section"], violation["offset"]) == (
@@ -236,7 +236,7 @@ def test_verify_finds_a_changed_byte(pack: Path, capsys: Capture) -> None:
 
 def test_verify_finds_a_changed_manifest_even_quickly(pack: Path, capsys: Capture) -> None:
     damage(pack, Parts(pack).entries[14].offset)
-    error = told(capsys, "verify", pack, "--quick", status=1)["error"]
+    error = info(capsys, "verify", pack, "--quick", status=1)["error"]
     assert (error["code"], error["section"], error["path"]) == ("manifest.sha256", "ManifestJson", str(pack))
     shown(capsys, "verify", pack, status=1)
 
@@ -245,8 +245,8 @@ def test_a_newer_file_is_unsupported(pack: Path, capsys: Capture) -> None:
     data = bytearray(pack.read_bytes())
     data[4:8] = b"\2\0\2\0"
     pack.write_bytes(data)
-    assert told(capsys, "verify", pack, "--quick", status=4)["error"]["code"] == "header.min_reader_version"
-    assert told(capsys, "inspect", pack, status=4)["error"]["code"] == "header.min_reader_version"
+    assert info(capsys, "verify", pack, "--quick", status=4)["error"]["code"] == "header.min_reader_version"
+    assert info(capsys, "inspect", pack, status=4)["error"]["code"] == "header.min_reader_version"
 
 
 def test_truncated_and_foreign_files(pack: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -254,7 +254,7 @@ def test_truncated_and_foreign_files(pack: Path, tmp_path: Path, capsys: Capture
     for size in (0, 1, 63, 64, 127, len(data) - 1):
         pack.write_bytes(data[:size])
         for command in (["verify"], ["verify", "--quick"], ["inspect"]):
-            assert told(capsys, *command, pack, status=1)["ok"] is False
+            assert info(capsys, *command, pack, status=1)["ok"] is False
         shown(capsys, "export", pack, "-o", tmp_path / "x.gguf", status=1)
     assert not (tmp_path / "x.gguf").exists()
 
@@ -264,7 +264,7 @@ def test_truncated_and_foreign_files(pack: Path, tmp_path: Path, capsys: Capture
 
 def test_inspect_a_pack(pack: Path, capsys: Capture) -> None:
     parts = Parts(pack)
-    result = told(capsys, "inspect", pack, "--tensors", "--metadata")
+    result = info(capsys, "inspect", pack, "--tensors", "--metadata")
     assert result["ok"] is True
     assert result["manifest_sha256"] == sha256(parts.section(14)).hexdigest()
     assert result["flags"] == [
@@ -300,18 +300,18 @@ def test_inspect_a_pack(pack: Path, capsys: Capture) -> None:
 
 
 def test_every_section_can_be_shown(pack: Path, capsys: Capture) -> None:
-    names = [section["name"] for section in told(capsys, "inspect", pack)["sections"]]
+    names = [section["name"] for section in info(capsys, "inspect", pack)["sections"]]
     assert len(names) == 12
     for number, name in zip(Parts(pack).entries, names, strict=True):
-        result = told(capsys, "inspect", pack, "--section", name)
+        result = info(capsys, "inspect", pack, "--section", name)
         assert result["section"]["name"] == name
-        assert told(capsys, "inspect", pack, "--section", number) == result
+        assert info(capsys, "inspect", pack, "--section", number) == result
         text = shown(capsys, "inspect", pack, "--section", name)
         assert text.startswith(f"{name} (kind {number}): ")
         assert result["section"]["sha256"] in text
         if "rows" in result and name != "ExpertLayoutBin":
             assert len(result["rows"]) == result["section"]["item_count"]
-    rows = told(capsys, "inspect", pack, "--section", "NativeDenseIndexBin")["rows"]
+    rows = info(capsys, "inspect", pack, "--section", "NativeDenseIndexBin")["rows"]
     assert rows[0] == {
         "name": "blk.0.attn_k.weight",
         "ggml_type": "Q4_0",
@@ -320,9 +320,9 @@ def test_every_section_can_be_shown(pack: Path, capsys: Capture) -> None:
         "offset": 0,
         "byte_size": 1152,
     }
-    assert told(capsys, "inspect", pack, "--section", "TokenizerBin")["header"]["vocab_size"] == 272
-    assert told(capsys, "inspect", pack, "--section", "EmbedBlob")["header"]["ne1"] == 272
-    assert told(capsys, "inspect", pack, "--section", "ExpertLayoutBin")["rows"][0]["stride"] == 8192
+    assert info(capsys, "inspect", pack, "--section", "TokenizerBin")["header"]["vocab_size"] == 272
+    assert info(capsys, "inspect", pack, "--section", "EmbedBlob")["header"]["ne1"] == 272
+    assert info(capsys, "inspect", pack, "--section", "ExpertLayoutBin")["rows"][0]["stride"] == 8192
 
 
 def test_the_rarer_sections_can_be_shown(tmp_path: Path, capsys: Capture) -> None:
@@ -330,14 +330,14 @@ def test_the_rarer_sections_can_be_shown(tmp_path: Path, capsys: Capture) -> Non
     tensors: list[Tensor] = [("per_layer_token_embd.weight", F32, (2, 3), bytes(24)), vector("blk.0.nextn.enorm", 4)]
     pack = tmp_path / "m.gpack"
     convert_gguf(write_gguf(tmp_path / "m.gguf", metadata, tensors), pack)
-    assert told(capsys, "inspect", pack, "--section", "PleBlob")["header"] == {
+    assert info(capsys, "inspect", pack, "--section", "PleBlob")["header"] == {
         "ggml_type": "F32",
         "ne0": 2,
         "ne1": 3,
         "byte_size": 24,
         "data_offset": 64,
     }
-    (row,) = told(capsys, "inspect", pack, "--section", "MtpBlob")["rows"]
+    (row,) = info(capsys, "inspect", pack, "--section", "MtpBlob")["rows"]
     assert (row["name"], row["ggml_type"], row["offset"], row["byte_size"]) == ("blk.0.nextn.enorm", "F32", 0, 16)
     assert "blk.0.nextn.enorm" in shown(capsys, "inspect", pack, "--section", "MtpBlob")
     assert "mtp: tensor count 1, bytes 16" in shown(capsys, "inspect", pack)
@@ -345,7 +345,7 @@ def test_the_rarer_sections_can_be_shown(tmp_path: Path, capsys: Capture) -> Non
 
 @pytest.mark.parametrize("name", ["PleBlob", "8", "99", "²", "no such section", "-1"])
 def test_a_section_that_is_not_there(pack: Path, capsys: Capture, name: str) -> None:
-    error = told(capsys, "inspect", pack, f"--section={name}", status=2)["error"]
+    error = info(capsys, "inspect", pack, f"--section={name}", status=2)["error"]
     assert error["code"] == "pack.no_section"
     assert "MetadataKvBin" in error["hint"]
 
@@ -354,7 +354,7 @@ def test_a_section_that_is_not_there(pack: Path, capsys: Capture, name: str) -> 
 def test_inspect_a_gguf(tmp_path: Path, capsys: Capture, *, split: bool) -> None:
     metadata, tensors = tiny_moe(layers=2)
     paths = write_split(tmp_path, "s", metadata, tensors) if split else [write_gguf(tmp_path / "m", metadata, tensors)]
-    result = told(capsys, "inspect", paths[-1], "--tensors", "--metadata")
+    result = info(capsys, "inspect", paths[-1], "--tensors", "--metadata")
     assert result["format"] == "GGUF version 3"
     assert [shard["file"] for shard in result["shards"]] == [path.name for path in paths]
     assert result["size"] == sum(path.stat().st_size for path in paths)
@@ -371,7 +371,7 @@ def test_inspect_a_gguf(tmp_path: Path, capsys: Capture, *, split: bool) -> None
 def test_inspect_a_gguf_with_unknown_types(tmp_path: Path, capsys: Capture) -> None:
     metadata = {"general.name": "N", "general.architecture": "A"}
     source = write_gguf(tmp_path / "m.gguf", metadata, [vector("old"), ("new", 77, (7, 3), bytes(32))])
-    result = told(capsys, "inspect", source, "--tensors")
+    result = info(capsys, "inspect", source, "--tensors")
     assert [tensor["type"] for tensor in result["tensors"]] == ["F32", "unknown (77)"]
     assert (result["model"]["name"], result["model"]["parameter_count"]) == ("N", 29)
     text = shown(capsys, "inspect", source, "--tensors")
@@ -390,7 +390,7 @@ def test_inspect_a_gguf_with_unknown_types(tmp_path: Path, capsys: Capture) -> N
 def test_inspect_a_gguf_that_cannot_be_converted(tmp_path: Path, capsys: Capture, entry: Any, code: str) -> None:
     """What convert refuses can still be looked at."""
     source = write_gguf(tmp_path / "m.gguf", [entry], [vector("t", 3)])
-    result = told(capsys, "inspect", source, "--tensors", "--metadata")
+    result = info(capsys, "inspect", source, "--tensors", "--metadata")
     assert result["problem"]["code"] == code
     assert result["model"]["parameter_count"] == 3
     assert entry[0] in result["metadata"]
@@ -404,8 +404,8 @@ def test_every_kind_of_value_is_shown(tmp_path: Path, capsys: Capture) -> None:
     entries = [*EVERY_KIND, ("nan", "f32", float("nan")), ("inf", "[f64]", [float("-inf")]), ("raw", "str", b"\xffa")]
     source = write_gguf(tmp_path / "m.gguf", entries)
     convert_gguf(source, tmp_path / "m.gpack")
-    from_gguf = told(capsys, "inspect", source, "--metadata")["metadata"]
-    assert told(capsys, "inspect", tmp_path / "m.gpack", "--metadata")["metadata"] == from_gguf
+    from_gguf = info(capsys, "inspect", source, "--metadata")["metadata"]
+    assert info(capsys, "inspect", tmp_path / "m.gpack", "--metadata")["metadata"] == from_gguf
     for key, _, value in EVERY_KIND:
         assert from_gguf[key]["value"] == value
     assert from_gguf["a.u64"]["type"] == "uint64"
@@ -432,7 +432,7 @@ def test_names_never_command_the_terminal(tmp_path: Path, capsys: Capture) -> No
     source, output = write_gguf(tmp_path / "m.gguf", metadata, [evil]), tmp_path / "m.gpack"
     texts = [shown(capsys, "convert", source, "-o", output), shown(capsys, "verify", output)]
     texts += [shown(capsys, "inspect", path, "--tensors", "--metadata") for path in (source, output)]
-    sections = told(capsys, "inspect", output)["sections"]
+    sections = info(capsys, "inspect", output)["sections"]
     texts += [shown(capsys, "inspect", output, "--section", section["name"]) for section in sections]
     write_gguf(source, metadata, [evil], offsets={evil[0]: 1 << 30})
     texts.append(shown(capsys, "convert", source, "-o", output, status=1))
@@ -454,7 +454,7 @@ def test_a_hostile_file_name(tmp_path: Path, capsys: Capture) -> None:
     ):
         text = shown(capsys, *command)
         assert all(char.isprintable() or char == "\n" for char in text)
-        told(capsys, *command)
+        info(capsys, *command)
 
 
 # --- export ---
@@ -462,7 +462,7 @@ def test_a_hostile_file_name(tmp_path: Path, capsys: Capture) -> None:
 
 def test_export(pack: Path, tmp_path: Path, capsys: Capture) -> None:
     output = tmp_path / "back.gguf"
-    result = told(capsys, "export", pack, "-o", output)
+    result = info(capsys, "export", pack, "-o", output)
     metadata, tensors = tiny_moe(layers=2)
     assert result == {
         "ok": True,
@@ -475,4 +475,4 @@ def test_export(pack: Path, tmp_path: Path, capsys: Capture) -> None:
     text = shown(capsys, "export", pack, "--output", output)
     assert text.startswith(f"{output}: ")
     assert f"{len(tensors)} tensors, {len(metadata)} keys" in text
-    assert told(capsys, "export", pack, "-o", pack, status=2)["error"]["code"] == "convert.same_file"
+    assert info(capsys, "export", pack, "-o", pack, status=2)["error"]["code"] == "convert.same_file"

@@ -66,10 +66,10 @@ def judged(a: Path, b: Path, status: int, capsys: Capture, *options: str) -> Any
     assert not text.err
     assert text.out.startswith(f"--- {a}")
     assert main(["diff", str(a), str(b), "--json", *options]) == status
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is True
-    assert told["equal"] is (status == 0)
-    return told
+    info = json.loads(capsys.readouterr().out)
+    assert info["ok"] is True
+    assert info["equal"] is (status == 0)
+    return info
 
 
 # --- equal ---
@@ -79,9 +79,9 @@ def judged(a: Path, b: Path, status: int, capsys: Capture, *options: str) -> Any
 def test_the_same_bytes_twice(tmp_path: Path, capsys: Capture, options: tuple[str, ...]) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.gpack").write_bytes(everything())
-    told = judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 0, capsys, *options)
-    assert (told["differences"], told["not_compared"], told["counts"]) == ([], [], {})
-    assert told["a"]["manifest_sha256"] == told["b"]["manifest_sha256"]
+    info = judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 0, capsys, *options)
+    assert (info["differences"], info["not_compared"], info["counts"]) == ([], [], {})
+    assert info["a"]["manifest_sha256"] == info["b"]["manifest_sha256"]
     main(["diff", str(tmp_path / "a.gpack"), str(tmp_path / "b.gpack"), *options])
     trust = "" if options else ", going by their digests; --bytes compares every byte"
     assert capsys.readouterr().out.endswith(f"the packs are equal{trust}\n")
@@ -115,12 +115,12 @@ def test_bytes_of_a_tensor(tmp_path: Path, capsys: Capture) -> None:
     one = changed(name, lambda data: data.__setitem__(slice(12, 20), np.array([1.0, 1.0], "<f4").tobytes()))
     other = changed(name, lambda data: data.__setitem__(slice(12, 20), np.array([3.5, 1.25], "<f4").tobytes()))
     a, b = made(tmp_path / "a.gpack", tensors=one), made(tmp_path / "b.gpack", tensors=other)
-    told = gpack.diff(a, b)
+    info = gpack.diff(a, b)
     # 1.0 is 00 00 80 3f, 3.5 is 00 00 60 40, 1.25 is 00 00 a0 3f: two bytes and one.
     detail = {"bytes": 256, "differing_bytes": 3, "first_offset": 14, "max_abs_difference": 2.5}
-    assert found(told, "tensor") == {name: ("changed", {}, detail)}
-    assert set(found(told, "directory")) == {"DensePackBlob", "ManifestJson"}
-    assert not told.equal
+    assert found(info, "tensor") == {name: ("changed", {}, detail)}
+    assert set(found(info, "directory")) == {"DensePackBlob", "ManifestJson"}
+    assert not info.equal
     judged(a, b, 1, capsys)
     main(["diff", str(a), str(b)])
     text = capsys.readouterr().out
@@ -145,9 +145,9 @@ def test_a_slice_of_an_expert(tmp_path: Path) -> None:
     name = "blk.1.ffn_up_exps.weight"
     before = next(t[3] for t in TENSORS if t[0] == name)[3000]
     other = changed(name, poke(3000, before ^ 0x55))
-    told = gpack.diff(made(tmp_path / "a.gpack"), made(tmp_path / "b.gpack", tensors=other))
+    info = gpack.diff(made(tmp_path / "a.gpack"), made(tmp_path / "b.gpack", tensors=other))
     size = next(len(t[3]) for t in TENSORS if t[0] == name)
-    assert found(told, "tensor") == {name: ("changed", {}, {"bytes": size, "differing_bytes": 1, "first_offset": 3000})}
+    assert found(info, "tensor") == {name: ("changed", {}, {"bytes": size, "differing_bytes": 1, "first_offset": 3000})}
 
 
 def test_experts_inside_and_outside_are_the_same(tmp_path: Path) -> None:
@@ -155,13 +155,13 @@ def test_experts_inside_and_outside_are_the_same(tmp_path: Path) -> None:
     source = write_split(tmp_path, "m", METADATA, TENSORS)[0]
     convert_gguf(source, tmp_path / "e.gpack")
     convert_gguf(source, tmp_path / "x.gpack", external_experts=True)
-    told = gpack.diff(tmp_path / "e.gpack", tmp_path / "x.gpack")
-    tensors = found(told, "tensor")
+    info = gpack.diff(tmp_path / "e.gpack", tmp_path / "x.gpack")
+    tensors = found(info, "tensor")
     places = tensors.pop("(places)")[2]["tensors_at_another_offset"]
     assert places == len(tensors) == sum("_exps" in tensor[0] for tensor in TENSORS)
     assert all(entry == ("changed", {"flags": (0, 1)}, {}) for entry in tensors.values())
-    assert found(told, "directory")["ExpertBlobs"][0] == "removed"
-    assert found(told, "header")["flags"][0] == "changed"
+    assert found(info, "directory")["ExpertBlobs"][0] == "removed"
+    assert found(info, "header")["flags"][0] == "changed"
     os.unlink(tmp_path / "m-00003-of-00003.gguf")
     notes = gpack.diff(tmp_path / "e.gpack", tmp_path / "x.gpack").not_compared
     assert notes
@@ -174,8 +174,8 @@ def test_added_removed_and_changed_tensors(tmp_path: Path) -> None:
     norm = next(t for t in tensors if t[0] == "output_norm.weight")
     others[others.index(norm)] = (norm[0], 1, (len(norm[3]) // 2,), norm[3])
     others.append(("extra.weight", 0, (2, 3), bytes(24)))
-    told = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", metadata, others))
-    tensors_told = found(told, "tensor")
+    info = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", metadata, others))
+    tensors_told = found(info, "tensor")
     assert tensors_told["extra.weight"] == ("added", {}, {"type": "F32", "shape": [2, 3], "bytes": 24})
     kind, _, detail = tensors_told["blk.0.attn_q.weight"]
     assert (kind, detail["bytes"]) == ("removed", len(next(t[3] for t in tensors if t[0] == "blk.0.attn_q.weight")))
@@ -217,8 +217,8 @@ def test_metadata(tmp_path: Path) -> None:
         ("list", "[i32]", [1, 5, 3, 4]),
         ("new", "f32", 0.5),
     ]
-    told = gpack.diff(made(tmp_path / "a.gpack", one, tensors), made(tmp_path / "b.gpack", other, tensors))
-    keys = found(told, "metadata")
+    info = gpack.diff(made(tmp_path / "a.gpack", one, tensors), made(tmp_path / "b.gpack", other, tensors))
+    keys = found(info, "metadata")
     assert "same" not in keys
     assert keys["value"] == ("changed", {"value": (1, 2)}, {})
     assert keys["type"] == ("changed", {"type": (4, 10), "element_type": (4, 10), "value": (7, 7)}, {})
@@ -241,8 +241,8 @@ def test_tokenizer(tmp_path: Path) -> None:
         elif key == "tokenizer.chat_template":
             changed_value = value[:5] + "!" + value[5:]
         other.append((key, kind, changed_value))
-    told = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", other, tensors))
-    parts = found(told, "tokenizer")
+    info = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", other, tensors))
+    parts = found(info, "tokenizer")
     before = next(value for key, _, value in metadata if key == "tokenizer.ggml.tokens")[3]
     assert parts["tokens"][2] == {"differing_elements": 1, "first_index": 3, "first": [before, "zzz"]}
     assert parts["chat_template"][2]["first_offset"] == 5
@@ -250,7 +250,7 @@ def test_tokenizer(tmp_path: Path) -> None:
         0
     ] == (3 - len(before.encode()))
     # What TokenizerBin holds is told once.
-    assert not {key for key in found(told, "metadata") if key in ("tokenizer.ggml.tokens", "tokenizer.chat_template")}
+    assert not {key for key in found(info, "metadata") if key in ("tokenizer.ggml.tokens", "tokenizer.chat_template")}
 
 
 def test_a_tokenizer_on_one_side_only(tmp_path: Path, capsys: Capture) -> None:
@@ -270,17 +270,17 @@ def test_a_value_that_tokenizer_bin_holds_on_one_side_only(tmp_path: Path) -> No
     """Without a token list there is no TokenizerBin, so the template stays among the metadata."""
     metadata, tensors = tiny_llama(layers=1)
     bare = [entry for entry in metadata if entry[0] in ("general.architecture", "tokenizer.chat_template")]
-    told = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", bare, tensors))
-    changes = found(told, "metadata")["tokenizer.chat_template"][1]
+    info = gpack.diff(made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", bare, tensors))
+    changes = found(info, "metadata")["tokenizer.chat_template"][1]
     assert changes == {"held_by": ("TokenizerBin", "MetadataKvBin")}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("a\udc80b", "a\\x80b"), ("a\ud800b", "a\\ud800b"), ("\ud800\udc80", "\\ud800\\udc80")]
+    ("text", "expected"), [("a\udc80b", "a\\x80b"), ("a\ud800b", "a\\ud800b"), ("\ud800\udc80", "\\ud800\\udc80")]
 )
-def test_text_that_is_no_unicode(text: str, told: str) -> None:
+def test_text_that_is_no_unicode(text: str, expected: str) -> None:
     """Bytes of metadata that are no UTF-8, and half a pair of surrogates, which a manifest's JSON can hold."""
-    assert shown(text) == told
+    assert shown(text) == expected
 
 
 def test_files_and_manifest(tmp_path: Path) -> None:
@@ -292,13 +292,13 @@ def test_files_and_manifest(tmp_path: Path) -> None:
     other.manifest["extensions"] = {"x": {"y": [1, 2]}}
     (tmp_path / "a.gpack").write_bytes(one.seal())
     (tmp_path / "b.gpack").write_bytes(other.seal())
-    told = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack")
-    assert found(told, "asset") == {
+    info = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack")
+    assert found(info, "asset") == {
         "merges.txt": ("removed", {}, {"bytes": 18}),
         "new": ("added", {}, {"bytes": 3}),
         "tokenizer.json": ("changed", {}, {"first_offset": 0}),
     }
-    manifest = found(told, "manifest")
+    manifest = found(info, "manifest")
     assert manifest["$.model.name"] == ("changed", {"value": ("A tiny model", "another")}, {})
     assert manifest["$.extensions.x.y[1]"] == ("added", {}, {"value": 2})
 
@@ -310,12 +310,12 @@ def test_a_private_section(tmp_path: Path) -> None:
     other.add(0x80000002, b"x", 1, name="more")
     (tmp_path / "a.gpack").write_bytes(one.seal())
     (tmp_path / "b.gpack").write_bytes(other.seal())
-    told = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack")
-    kind, changes, detail = found(told, "section")["private"]
+    info = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack")
+    kind, changes, detail = found(info, "section")["private"]
     assert (kind, changes) == ("changed", {})
     assert detail == {"bytes": 6, "differing_bytes": 2, "first_offset": 2, "sizes": [6, 6]}
-    assert found(told, "directory")["more"][0] == "added"
-    assert found(told, "header")["section_count"] == ("changed", {"section_count": (4, 5)}, {})
+    assert found(info, "directory")["more"][0] == "added"
+    assert found(info, "header")["section_count"] == ("changed", {"section_count": (4, 5)}, {})
 
 
 # --- damaged files ---
@@ -330,10 +330,10 @@ def test_a_flipped_byte_shows_with_bytes_only(tmp_path: Path, capsys: Capture) -
     data[place.offset + 7] ^= 0x80
     (tmp_path / "b.gpack").write_bytes(data)
     assert judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 0, capsys)["differences"] == []
-    told = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack", compare_bytes=True)
-    detail = found(told, "tensor")["blk.0.attn_norm.weight"][2]
+    info = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack", compare_bytes=True)
+    detail = found(info, "tensor")["blk.0.attn_norm.weight"][2]
     assert (detail["differing_bytes"], detail["first_offset"]) == (1, 7)
-    assert found(told, "bytes")["file"][2]["first_offset"] == place.offset + 7
+    assert found(info, "bytes")["file"][2]["first_offset"] == place.offset + 7
     judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 1, capsys, "--bytes")
 
 
@@ -342,11 +342,11 @@ def test_truncated_files(tmp_path: Path, capsys: Capture, size: int) -> None:
     data = everything()
     (tmp_path / "a.gpack").write_bytes(data)
     (tmp_path / "b.gpack").write_bytes(data[:size])
-    told = judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 1, capsys)
-    assert told["b"]["damage"]
-    assert told["not_compared"] or told["differences"]
+    info = judged(tmp_path / "a.gpack", tmp_path / "b.gpack", 1, capsys)
+    assert info["b"]["damage"]
+    assert info["not_compared"] or info["differences"]
     length = len(data[:size])
-    files = [entry for entry in told["differences"] if entry["part"] == "bytes"]
+    files = [entry for entry in info["differences"] if entry["part"] == "bytes"]
     if files:
         assert files[0]["detail"]["differing_bytes"] == 0
         assert files[0]["detail"]["sizes"] == [len(data), length]
@@ -373,9 +373,9 @@ def test_any_damage_ends_well(tmp_path: Path) -> None:
         changed_data = bytearray(data)
         changed_data[at] ^= 0xFF
         (tmp_path / "b.gpack").write_bytes(changed_data)
-        told = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack", compare_bytes=True)
-        assert not told.equal, at
-        json.dumps(told.to_dict())
+        info = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack", compare_bytes=True)
+        assert not info.equal, at
+        json.dumps(info.to_dict())
 
 
 def test_what_is_no_pack(tmp_path: Path, capsys: Capture) -> None:
@@ -413,8 +413,8 @@ def test_no_blob_is_read_into_memory(tmp_path: Path) -> None:
         made(tmp_path / f"{name}.gpack", metadata, [("w.weight", 24, (1024, size // 1024), bytes(data))])
         del data
     tracemalloc.start()
-    told = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack")
+    info = gpack.diff(tmp_path / "a.gpack", tmp_path / "b.gpack")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found(told, "tensor")["w.weight"][2] == {"bytes": size, "differing_bytes": 1, "first_offset": size - 1}
+    assert found(info, "tensor")["w.weight"][2] == {"bytes": size, "differing_bytes": 1, "first_offset": size - 1}
     assert peak < 32 << 20

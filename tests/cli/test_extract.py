@@ -28,24 +28,24 @@ def test_every_file_comes_back(
     assert capfdbinary.readouterr().out == ASSETS[name]
     out = tmp_path / "out"
     assert main(["inspect", str(pack), "--extract", name, "-o", str(out), "--json"]) == 0
-    told = json.loads(capfdbinary.readouterr().out)
-    assert told == {"ok": True, "name": name, "output": str(out), "size": len(ASSETS[name])}
+    info = json.loads(capfdbinary.readouterr().out)
+    assert info == {"ok": True, "name": name, "output": str(out), "size": len(ASSETS[name])}
     assert out.read_bytes() == ASSETS[name]
 
 
 def test_inspect_lists_the_files(pack: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(pack), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["assets"] == [{"name": name, "bytes": len(ASSETS[name])} for name in sorted(ASSETS)]
+    info = json.loads(capsys.readouterr().out)
+    assert info["assets"] == [{"name": name, "bytes": len(ASSETS[name])} for name in sorted(ASSETS)]
     assert main(["inspect", str(pack)]) == 0
     assert "tokenizer file" in capsys.readouterr().out
 
 
 def test_names_that_there_are_not(pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(pack), "--extract", "vocab.json"]) == 2
-    told = capsys.readouterr().err
-    assert "[pack.no_asset]" in told
-    assert "tokenizer.json" in told  # what there is
+    info = capsys.readouterr().err
+    assert "[pack.no_asset]" in info
+    assert "tokenizer.json" in info  # what there is
     bare = tmp_path / "p.gpack"
     bare.write_bytes(plain())
     assert main(["inspect", str(bare), "--extract", "vocab.json"]) == 2

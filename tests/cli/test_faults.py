@@ -77,13 +77,13 @@ def converted(source: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
     old.write_bytes(b"the one before")
     before = sorted(path.name for path in folder.iterdir())
     status = main(["convert", str(source), "-o", str(folder / "new.gpack")])
-    told = capsys.readouterr()
-    assert told.out == ""
+    info = capsys.readouterr()
+    assert info.out == ""
     assert main(["convert", str(source), "-o", str(old)]) == status
-    assert capsys.readouterr().err == told.err
+    assert capsys.readouterr().err == info.err
     assert old.read_bytes() == b"the one before"
     assert sorted(path.name for path in folder.iterdir()) == before
-    return status, told.err
+    return status, info.err
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -242,9 +242,9 @@ def test_a_damaged_pack_never_ends_in_a_fault_of_ours(tmp_path: Path, capsys: py
             ["export", str(pack), "-o", str(output)],
         ):
             status = main(command)
-            told = capsys.readouterr()
-            assert status in (0, 1, 2, 3, 4), (command, told.err)
-            assert "[internal]" not in told.err
+            info = capsys.readouterr()
+            assert status in (0, 1, 2, 3, 4), (command, info.err)
+            assert "[internal]" not in info.err
             statuses.add((command[0], status))
         assert {path.name for path in tmp_path.iterdir()} <= {"m.gguf", "m.gpack", "out.gguf"}
     assert {("inspect", 0), ("inspect", 1), ("verify", 1), ("export", 1)} <= statuses

@@ -97,8 +97,8 @@ def test_a_model_without_a_template_goes_on_with_the_text(monkeypatch: pytest.Mo
 
 def test_variables_of_the_template(model: Model) -> None:
     model.chat_template = ChatTemplate("{{ messages[0].content }} {{ thinking is false }} {{ names[1] }} {{ count }}")
-    told = ("thinking=false", 'names=["a", "b=c"]', "count=3")
-    assert run("-p", "Hi", *(word for text in told for word in ("--template-var", text))) == 0
+    variables = ("thinking=false", 'names=["a", "b=c"]', "count=3")
+    assert run("-p", "Hi", *(word for text in variables for word in ("--template-var", text))) == 0
     assert prompt_of(model) == "Hi True b=c 3"
 
 
@@ -149,8 +149,8 @@ def test_text_that_is_no_utf_8(
 
 
 def test_options_reach_the_engine(model: Model) -> None:
-    told = ("--threads", "3", "--ctx", "99", "--cache-type", "q8_0", "--compute", "f32", "--cpu", "avx2")
-    assert run("-p", "x", *told, "--check-weights") == 0
+    options = ("--threads", "3", "--ctx", "99", "--cache-type", "q8_0", "--compute", "f32", "--cpu", "avx2")
+    assert run("-p", "x", *options, "--check-weights") == 0
     assert model.options == [
         {"n_ctx": 99, "threads": 3, "cache_type": "Q8_0", "compute": "f32", "cpu": "avx2", "check_weights": True}
     ]
@@ -270,19 +270,19 @@ def test_what_json_needs_and_is_needed_for(
 def test_json(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-p", "Hi", "--json", "--logprobs", "2", "--seed", "9") == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)
+    info = json.loads(out)
     assert err == ""
-    assert told["ok"] is True
-    assert told["text"] == "hello there"
-    assert told["ids"] == ids_of("hello there")
-    assert (told["finish_reason"], told["ended_by"], told["seed"]) == ("eos", "<|im_end|>", 9)
-    assert told["prompt_tokens"] == len(model.sessions[0].decoded[0])
-    assert told["fallback"] is None
-    first = told["logprobs"][0]
-    assert (first["text"], first["logprob"], first["top"]) == ("he", 0.0, [{"token": told["ids"][0], "logprob": 0.0}])
-    assert len(told["logprobs"]) == len(told["ids"])
+    assert info["ok"] is True
+    assert info["text"] == "hello there"
+    assert info["ids"] == ids_of("hello there")
+    assert (info["finish_reason"], info["ended_by"], info["seed"]) == ("eos", "<|im_end|>", 9)
+    assert info["prompt_tokens"] == len(model.sessions[0].decoded[0])
+    assert info["fallback"] is None
+    first = info["logprobs"][0]
+    assert (first["text"], first["logprob"], first["top"]) == ("he", 0.0, [{"token": info["ids"][0], "logprob": 0.0}])
+    assert len(info["logprobs"]) == len(info["ids"])
     assert {"load_seconds", "prompt_rate", "decode_rate", "first_token_seconds", "peak_memory_bytes"} <= set(
-        told["statistics"]
+        info["statistics"]
     )
 
 
@@ -304,9 +304,9 @@ def test_json_of_an_answer_that_is_stopped(
         stop_at(count)
         assert run("-p", "Hi", "--json", "--stats") == 130
         out, err = capsys.readouterr()
-        told = json.loads(out)
-        assert (told["ok"], told["text"], told["finish_reason"]) == (False, text, "interrupted")
-        assert told["ids"] == ids_of("hello there")[:count]
+        info = json.loads(out)
+        assert (info["ok"], info["text"], info["finish_reason"]) == (False, text, "interrupted")
+        assert info["ids"] == ids_of("hello there")[:count]
         assert "ended by interrupted" in err
         assert err.count("\n") == 1
 
@@ -404,8 +404,8 @@ def test_a_pack_and_a_gguf(
     monkeypatch.setattr(GuildModel, "session", lambda _, **options: made.session(**options))
     for name in ("m.gpack", "m.gguf"):
         assert main(["run", files[name], "-p", "x", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["text"], told["model"], told["fallback"]) == ("ok", files[name], None)
+        info = json.loads(capsys.readouterr().out)
+        assert (info["text"], info["model"], info["fallback"]) == ("ok", files[name], None)
 
 
 # ---------------------------------------------------------------- as a process

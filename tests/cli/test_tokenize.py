@@ -47,7 +47,7 @@ class Stdin(io.TextIOWrapper):
         super().__init__(io.BytesIO(data))
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
+def info(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
@@ -71,14 +71,14 @@ def test_a_file_and_standard_input(
 
 def test_nothing_is_no_token(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenize", model, "", "--json"]) == 0
-    assert told(capsys) == {"ok": True, "count": 0, "ids": [], "pieces": [], "bytes": []}
+    assert info(capsys) == {"ok": True, "count": 0, "ids": [], "pieces": [], "bytes": []}
 
 
 def test_options_may_stand_before_the_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenize", "--no-special", model, "--json", "in"]) == 0
-    assert told(capsys)["ids"] == [IN]
+    assert info(capsys)["ids"] == [IN]
     assert main(["tokenize", "--json", "--", model, "-x"]) == 0
-    assert told(capsys)["ids"] == byte("-x")
+    assert info(capsys)["ids"] == byte("-x")
 
 
 def test_pieces(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_pieces(model: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_has_the_bytes(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenize", model, "iné", "--json"]) == 0
-    assert told(capsys)["bytes"] == ["696e", "c3", "a9"]
+    assert info(capsys)["bytes"] == ["696e", "c3", "a9"]
 
 
 def test_control_tokens_are_parsed_when_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,12 +119,12 @@ def test_first_and_last_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_chat(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "assistant" in TINY_CHAT_TEMPLATE
     assert main(["tokenize", model, "--chat", "in<|im_end|>", "--json"]) == 0
-    found = told(capsys)
+    found = info(capsys)
     assert "".join(found["pieces"]) == ("<|im_start|>user\nin<|im_end|><|im_end|>\n<|im_start|>assistant\n")
     assert [token for token in found["ids"] if token in (START, END)] == [START, END, START]
     messages = json.dumps([{"role": "user", "content": "in"}, {"role": "assistant", "content": "<|im_start|>"}])
     assert main(["tokenize", model, "--messages", messages, "--json"]) == 0
-    assert [token for token in told(capsys)["ids"] if token in (START, END)] == [START, END] * 2 + [START]
+    assert [token for token in info(capsys)["ids"] if token in (START, END)] == [START, END] * 2 + [START]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_chat(model: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_errors(arguments: list[str], status: int, code: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = [model if argument == "MODEL" else argument for argument in arguments]
     assert main([line[0], "--json", *line[1:]]) == status
-    assert told(capsys)["error"]["code"] == code
+    assert info(capsys)["error"]["code"] == code
 
 
 def test_bad_utf_8_tells_the_place(
@@ -159,7 +159,7 @@ def test_bad_utf_8_tells_the_place(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Stdin(b"in \xff"))
     assert main(["tokenize", str(gguf), "--json"]) == 1
-    error = told(capsys)["error"]
+    error = info(capsys)["error"]
     assert (error["code"], error["offset"]) == ("tokenizer.utf8", 3)
 
 
@@ -169,14 +169,14 @@ def test_no_tokenizer(command: list[str], tmp_path: Path, capsys: pytest.Capture
     gpack.convert_gguf(path, tmp_path / "none.gpack", name="none")
     for each in (path, tmp_path / "none.gpack"):
         assert main([str(each) if part == "MODEL" else part for part in command]) == 2
-        assert told(capsys)["error"]["code"] == "tokenizer.none"
+        assert info(capsys)["error"]["code"] == "tokenizer.none"
 
 
 def test_no_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entries = [entry for entry in tiny_tokenizer() if entry[0] != "tokenizer.chat_template"]
     path = write_gguf(tmp_path / "plain.gguf", [("general.architecture", "str", "llama"), *entries])
     assert main(["tokenize", str(path), "--chat", "a", "--json"]) == 2
-    assert told(capsys)["error"]["code"] == "chat.no_template"
+    assert info(capsys)["error"]["code"] == "chat.no_template"
 
 
 # ------------------------------------------------------------ detokenize

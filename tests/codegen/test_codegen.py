@@ -232,26 +232,26 @@ def test_check_finds_drift(tile: Path, tmp_path: Path, capsys: pytest.CaptureFix
     clean = files(copy)
     for name, text in clean.items():
         (copy / name).write_text(text[:-2] + ("x" if text[-2] != "x" else "y") + text[-1])  # one byte
-    told = check(1)
-    assert all(f"--- tile/{name} (on disk)" in told for name in clean)
+    output = check(1)
+    assert all(f"--- tile/{name} (on disk)" in output for name in clean)
     for name in clean:
         (copy / name).unlink()
-    told = check(1)
-    assert all(f"+++ tile/{name} (generated)" in told for name in clean)
+    output = check(1)
+    assert all(f"+++ tile/{name} (generated)" in output for name in clean)
     assert files(copy) == {}  # a check writes nothing
     for name, text in clean.items():
         (copy / name).write_text(text)
     one = copy / "tile.md"
     one.write_text(one.read_text() + "\n")
-    told = check(1)
-    assert told.count("(on disk)") == 1
+    output = check(1)
+    assert output.count("(on disk)") == 1
     one.write_text(clean["tile.md"])
     assert check(0) == ""
     stale = ("python/old.py", "vectors/structs/Gone.json")
     for name in stale:
         (copy / name).write_text("x")
-    told = check(1)
-    assert all(f"tile/{name} is no longer generated" in told for name in stale)
+    output = check(1)
+    assert all(f"tile/{name} is no longer generated" in output for name in stale)
     assert main(["--schema", str(TILE), "--out", str(tmp_path)]) == 0
     assert sorted(capsys.readouterr().out.splitlines()) == [f"removed tile/{name}" for name in stale]
     assert files(copy) == clean
@@ -343,9 +343,9 @@ def test_rules_and_vectors(package: dict[str, ModuleType], tile: Path) -> None:
     assert (r.RULES["head.roads"].level, r.RULES["head.magic"].doc) == ("semantic", "It is a tile archive.")
     seen: set[str] = set()
     for name, check in (("Head", r.check_head), ("Place", r.check_place)):
-        told = json.loads((tile / "vectors" / "structs" / f"{name}.json").read_text())
-        assert (told["format"], told["struct"], told["size"]) == ("tile", name, getattr(s, name).SIZE)
-        for vector in told["vectors"]:
+        info = json.loads((tile / "vectors" / "structs" / f"{name}.json").read_text())
+        assert (info["format"], info["struct"], info["size"]) == ("tile", name, getattr(s, name).SIZE)
+        for vector in info["vectors"]:
             broken = check(getattr(s, name).decode(bytes.fromhex(vector["hex"])))
             assert [rule for rule, _ in broken] == vector.get("breaks", [])
             assert vector["valid"] == (not broken)

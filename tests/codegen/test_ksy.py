@@ -234,11 +234,11 @@ def parse(gpack: ModuleType, item: Struct, vector: Vector) -> Any:
     name = model.snake(item.name)
     cls = getattr(gpack.Gpack, "".join(word.capitalize() for word in name.split("_")))
     params = grammar()["types"][name].get("params", ())
-    told = [vector.given["section_size"] if param["id"] == "len_section" else 0 for param in params]
+    arguments = [vector.given["section_size"] if param["id"] == "len_section" else 0 for param in params]
     size = vector.values["total_file_size"] if "total_file_size" in vector.values else vector.given.get("file_size")
     root = SimpleNamespace(header=SimpleNamespace(total_file_size=size))
     with contextlib.closing(kaitaistruct.KaitaiStream(io.BytesIO(vector.data))) as stream:
-        return cls(*told, stream, None, root)
+        return cls(*arguments, stream, None, root)
 
 
 def shown(value: Any) -> Any:

@@ -63,8 +63,8 @@ def over_vectors(modules: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     command = ["node", str(HERE / "browser_modules.cjs"), str(modules), str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    info: dict[str, Any] = json.loads(done.stdout)
+    return info
 
 
 def test_valid_vectors_have_no_problem(over_vectors: dict[str, Any], known: dict[str, Vector]) -> None:
@@ -93,28 +93,28 @@ def test_problems_name_the_field_and_its_place(over_vectors: dict[str, Any], kno
     elsewhere = {"section.sha256", "manifest.sha256", "tensor.position", "tensor.totals"}
     wrong, compared = [], 0
     for vector in known.values():
-        told = [p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0]]
-        comparable = told and vector.expect == "reject" and vector.path and vector.range
+        info = [p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0]]
+        comparable = info and vector.expect == "reject" and vector.path and vector.range
         if not comparable or vector.rules[0] in elsewhere:
             continue
         compared += 1
-        if vector.path not in [problem["path"] for problem in told]:
-            wrong.append((vector.id, vector.path, told))
+        if vector.path not in [problem["path"] for problem in info]:
+            wrong.append((vector.id, vector.path, info))
     assert not wrong
     assert compared > 250
     for vector_id in ("header.section_count", "tensor.dims", "assets.alignment", "footer.magic", "index.num_rows"):
         vector = known[f"invalid/{vector_id}"]
-        told = [p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0]]
+        info = [p for p in over_vectors["found"][vector.id]["problems"] if p["rule"] == vector.rules[0]]
         assert vector.range
-        assert vector.range[0] <= told[0]["offset"] < sum(vector.range), vector_id
+        assert vector.range[0] <= info[0]["offset"] < sum(vector.range), vector_id
 
 
 def test_sha256_is_that_of_node(over_vectors: dict[str, Any]) -> None:
     assert over_vectors["hashed"] == 261
 
 
-def _rules(told: dict[str, Any], vector: Vector) -> list[str]:
-    rules: list[str] = told["found"][vector.id]["rules"]
+def _rules(info: dict[str, Any], vector: Vector) -> list[str]:
+    rules: list[str] = info["found"][vector.id]["rules"]
     return rules
 
 

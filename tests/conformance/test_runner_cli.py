@@ -40,8 +40,8 @@ Output = pytest.CaptureFixture[str]
 def test_the_example_reader_passes_its_level(tmp_path: Path, capsys: Output) -> None:
     result = tmp_path / "r.json"
     assert main(["reader", *SLOW, "--json", str(result), "--", *READER]) == 0
-    told = json.loads(result.read_text())
-    assert told["subject"] == {
+    info = json.loads(result.read_text())
+    assert info["subject"] == {
         "kind": "reader",
         "name": "example-reader",
         "language": "python",
@@ -49,34 +49,34 @@ def test_the_example_reader_passes_its_level(tmp_path: Path, capsys: Output) -> 
         "level": "digest",
         "command": READER,
     }
-    assert set(told["counts"]) == {"pass"}
-    assert told["counts"]["pass"] > 100
-    assert {item["level"] for item in told["results"]} == {"structure", "digest"}
-    assert told["notes"] == []
+    assert set(info["counts"]) == {"pass"}
+    assert info["counts"]["pass"] > 100
+    assert {item["level"] for item in info["results"]} == {"structure", "digest"}
+    assert info["notes"] == []
     assert "OK" in capsys.readouterr().out
 
 
 def test_the_example_writer_passes_its_level(tmp_path: Path) -> None:
     result = tmp_path / "w.json"
     assert main(["writer", "--timeout", "60", "--level", "container", "--json", str(result), "--", *WRITER]) == 0
-    told = json.loads(result.read_text())
-    assert told["counts"] == {"pass": sum(recipe.level == "container" for recipe in writer_recipes())}
-    assert told["subject"]["name"] == "writer"
+    info = json.loads(result.read_text())
+    assert info["counts"] == {"pass": sum(recipe.level == "container" for recipe in writer_recipes())}
+    assert info["subject"]["name"] == "writer"
 
 
 def test_the_example_writer_says_what_it_cannot_do(capsys: Output) -> None:
     assert main(["writer", "--timeout", "60", "--only", "*/plain", "--", *WRITER]) == 0
-    told = capsys.readouterr().out
-    assert "1 pass, 1 skip" in told
-    assert "shows nothing" not in told
+    info = capsys.readouterr().out
+    assert "1 pass, 1 skip" in info
+    assert "shows nothing" not in info
 
 
 def test_a_run_that_skipped_everything_fails(capsys: Output) -> None:
     """In continuous integration it would be a check that cannot fail."""
     assert main(["writer", "--timeout", "60", "--only", "model/plain", "--", *WRITER]) == 1
-    told = capsys.readouterr().out
-    assert "FAIL the run: everything was skipped, so it shows nothing\n" in told
-    assert "FAILED: 1 skip" in told
+    info = capsys.readouterr().out
+    assert "FAIL the run: everything was skipped, so it shows nothing\n" in info
+    assert "FAILED: 1 skip" in info
 
 
 def test_a_run_of_nothing_fails(capsys: Output) -> None:
@@ -132,9 +132,9 @@ def test_reports_are_written(tmp_path: Path, capsys: Output) -> None:
 
 def test_results_as_json_on_standard_output(capsys: Output) -> None:
     assert main(["reader", *SLOW, *ONE, "--json", "--", *READER]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is True
-    assert told["counts"] == {"pass": 2}
+    info = json.loads(capsys.readouterr().out)
+    assert info["ok"] is True
+    assert info["counts"] == {"pass": 2}
 
 
 def test_known_failures(tmp_path: Path, capsys: Output) -> None:
@@ -167,9 +167,9 @@ def test_a_list_of_known_failures_can_be_had_whole(capsys: Output, monkeypatch: 
 
 def test_lists(capsys: Output) -> None:
     assert main(["list", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [item["id"] for item in told["vectors"]] == [vector.id for vector in vectors.load()]
-    assert [item["id"] for item in told["recipes"]] == [recipe.id for recipe in writer_recipes()]
+    info = json.loads(capsys.readouterr().out)
+    assert [item["id"] for item in info["vectors"]] == [vector.id for vector in vectors.load()]
+    assert [item["id"] for item in info["recipes"]] == [recipe.id for recipe in writer_recipes()]
     assert main(["list", "--kind", "reader", "--only", "valid/*", "--level", "structure"]) == 0
     lines = capsys.readouterr().out.splitlines()[2:]
     assert lines
@@ -244,18 +244,18 @@ def test_check(tmp_path: Path, capsys: Output) -> None:
 )
 def test_errors(arguments: list[str], status: int, words: str, capsys: Output) -> None:
     assert main(arguments) == status
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("gpack-conformance: error: ")
-    assert words in told.err
-    assert "Traceback" not in told.err
+    info = capsys.readouterr()
+    assert info.out == ""
+    assert info.err.startswith("gpack-conformance: error: ")
+    assert words in info.err
+    assert "Traceback" not in info.err
 
 
 def test_errors_as_json(capsys: Output) -> None:
     assert main(["reader", "--json", "--", "/none/such"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    assert told["error"]["code"] == "conformance.command"
+    info = json.loads(capsys.readouterr().out)
+    assert info["ok"] is False
+    assert info["error"]["code"] == "conformance.command"
     assert main(["list", "--json", "--only", "no/such"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage"
     assert main(["check", "/none/such", "--format", "json"]) == 3
@@ -335,10 +335,10 @@ def test_interrupted(kind: str, jobs: str, tmp_path: Path) -> None:
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)  # as people do
-        _, told = process.communicate(timeout=60)
+        _, info = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted" in told
-    assert [str(path) for path in temporary.rglob("*")] == [], told
+    assert "interrupted" in info
+    assert [str(path) for path in temporary.rglob("*")] == [], info
     pids = [int(path.name.removeprefix("pid")) for path in tmp_path.glob("pid*")]
     assert len(pids) == wanted
     for pid in pids:

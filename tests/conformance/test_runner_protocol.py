@@ -152,7 +152,7 @@ def test_output_of_programs_for_one_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "info"),
     [
         (DUMP, []),
         ({**DUMP, "header": {"magic": 1.0}}, []),
@@ -173,8 +173,8 @@ def test_output_of_programs_for_one_file() -> None:
     ],
     ids=str,
 )
-def test_differences(found: Any, told: list[str]) -> None:
-    assert list(differences(DUMP, found)) == told
+def test_differences(found: Any, info: list[str]) -> None:
+    assert list(differences(DUMP, found)) == info
 
 
 def test_depth_of_dumps() -> None:
@@ -194,9 +194,9 @@ def test_dumps_of_gpack_follow_the_schema(tmp_path: Path) -> None:
     seen = set()
     for vector in vectors.load():
         if vector.expect == "accept" and not vector.large:
-            told = dump(vector.write(tmp_path))
-            assert faults("dump", told) == [], vector.id
-            seen |= {name for section in told["sections"] for name in section}
+            info = dump(vector.write(tmp_path))
+            assert faults("dump", info) == [], vector.id
+            seen |= {name for section in info["sections"] for name in section}
     assert seen == {"entry", "header", "rows", "shards"}
 
 
@@ -215,52 +215,52 @@ def a_run() -> Run:
 
 def test_results_as_json_and_back(tmp_path: Path) -> None:
     run = a_run()
-    told = run.to_dict()
-    assert faults("run-result", told) == []
-    assert told["counts"] == dict.fromkeys(OUTCOMES, 1)
-    assert told["ok"] is False
-    assert len(told["results"][3]["differences"]) == 51
-    assert told["results"][3]["differences"][-1] == "and 10 more"
+    info = run.to_dict()
+    assert faults("run-result", info) == []
+    assert info["counts"] == dict.fromkeys(OUTCOMES, 1)
+    assert info["ok"] is False
+    assert len(info["results"][3]["differences"]) == 51
+    assert info["results"][3]["differences"][-1] == "and 10 more"
     path = tmp_path / "run.json"
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(info))
     again = load_run(path)
-    assert again.to_dict() == told
+    assert again.to_dict() == info
 
 
 def _with(change: Any) -> Any:
-    told = a_run().to_dict()
-    change(told)
-    return told
+    info = a_run().to_dict()
+    change(info)
+    return info
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda told: told.pop("results"),
-        lambda told: told.pop("subject"),
-        lambda told: told.update(format="other"),
-        lambda told: told.update(version=2),
-        lambda told: told.update(notes=[1]),
-        lambda told: told.update(stale="x"),
-        lambda told: told["results"][0].update(outcome="fine"),
-        lambda told: told["results"][0].update(outcome=["pass"]),
-        lambda told: told["results"][0].update(notes="ab"),
-        lambda told: told["results"][0].update(known="maybe"),
-        lambda told: told["results"][0].update(id=None),
-        lambda told: told["results"][0].pop("seconds"),
-        lambda told: told["results"].append(7),
-        lambda told: told["subject"].update(command=[1]),
-        lambda told: told.update(seconds="x"),
+        lambda info: info.pop("results"),
+        lambda info: info.pop("subject"),
+        lambda info: info.update(format="other"),
+        lambda info: info.update(version=2),
+        lambda info: info.update(notes=[1]),
+        lambda info: info.update(stale="x"),
+        lambda info: info["results"][0].update(outcome="fine"),
+        lambda info: info["results"][0].update(outcome=["pass"]),
+        lambda info: info["results"][0].update(notes="ab"),
+        lambda info: info["results"][0].update(known="maybe"),
+        lambda info: info["results"][0].update(id=None),
+        lambda info: info["results"][0].pop("seconds"),
+        lambda info: info["results"].append(7),
+        lambda info: info["subject"].update(command=[1]),
+        lambda info: info.update(seconds="x"),
     ],
 )
 def test_damaged_results(change: Any, tmp_path: Path) -> None:
-    told = _with(change)
+    info = _with(change)
     path = tmp_path / "run.json"
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(info))
     with pytest.raises(FormatError) as caught:
         load_run(path)
     assert caught.value.code == "conformance.result"
-    assert faults("run-result", told)
+    assert faults("run-result", info)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "{}", '{"a":1,"a":1}', "[" * 100_000, "\udcff"])
@@ -272,9 +272,9 @@ def test_no_results(text: str, tmp_path: Path) -> None:
 
 
 def test_an_id_that_stands_twice(tmp_path: Path) -> None:
-    told = _with(lambda told: told["results"].append(told["results"][0]))
+    info = _with(lambda info: info["results"].append(info["results"][0]))
     path = tmp_path / "run.json"
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(info))
     with pytest.raises(FormatError, match="stands twice"):
         load_run(path)
 

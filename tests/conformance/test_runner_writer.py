@@ -62,11 +62,11 @@ def test_recipes(recipe: WriterRecipe, tmp_path: Path) -> None:
     assert broken_rules(path) == []
     assert meaning_of_pack(path, recipe.level) == meaning_of_recipe(recipe)
     schema = json.loads((ROOT / "spec/conformance/writer-recipe.schema.json").read_text())
-    told = json.loads((tmp_path / "made/RECIPE.json").read_text())
-    assert [error.message for error in Draft202012Validator(schema).iter_errors(told)] == []
-    files = {section["file"] for section in told.get("sections", [])}
+    info = json.loads((tmp_path / "made/RECIPE.json").read_text())
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(info)] == []
+    files = {section["file"] for section in info.get("sections", [])}
     for name in ("tensors", "assets", "private_sections", "shards"):
-        files |= {item["file"] for item in told.get(name, []) if "file" in item}
+        files |= {item["file"] for item in info.get(name, []) if "file" in item}
     assert files == set(recipe.files)
 
 
@@ -79,9 +79,9 @@ def test_recipes_ask_for_everything(tmp_path: Path) -> None:
             with gpack.open(path) as pack:
                 kinds |= {entry.kind for entry in pack.container.entries}
                 modes |= {pack.manifest.get("experts", {}).get("mode")}
-            types |= {told["ggml_type"] for told in recipe.document["tensors"]}
-            ranks |= {len(told["dims"]) for told in recipe.document["tensors"]}
-            values |= {told["type"].strip("[]") for told in recipe.document["metadata"]}
+            types |= {info["ggml_type"] for info in recipe.document["tensors"]}
+            ranks |= {len(info["dims"]) for info in recipe.document["tensors"]}
+            values |= {info["type"].strip("[]") for info in recipe.document["metadata"]}
     assert set(range(15)) <= kinds
     assert any(kind >= 0x8000_0000 for kind in kinds)
     assert types == set(GgmlType.NAMES.values())
@@ -100,9 +100,9 @@ def test_recipes_are_the_same_every_time() -> None:
         "print(hashlib.sha256(json.dumps([[r.document, {n: d.hex() for n, d in r.files.items()}] for r in w()])"
         ".encode()).hexdigest())"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    info = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     here = json.dumps([[r.document, {n: d.hex() for n, d in r.files.items()}] for r in writer_recipes()])
-    assert sha256(here.encode()).hexdigest() == told
+    assert sha256(here.encode()).hexdigest() == info
 
 
 # ---------------------------------------------------------------- judging
@@ -207,15 +207,15 @@ def test_meaning_is_read_from_the_tensors(tmp_path: Path) -> None:
     from hashlib import sha256
 
     recipe = RECIPES["model/external/fused"]
-    told = meaning_of_pack(written(recipe, tmp_path / "made"), "model")
+    info = meaning_of_pack(written(recipe, tmp_path / "made"), "model")
     item = recipe.document["tensors"][0]
     blocks = int(np.prod(item["dims"])) // 32 * 18  # Q4_0: 18 bytes for 32 elements
     data = recipe.files["experts.gguf"][item["offset"] : item["offset"] + blocks]
-    assert told["tensors"]["blk.0.ffn_gate_up_exps.weight"] == {
+    assert info["tensors"]["blk.0.ffn_gate_up_exps.weight"] == {
         "type": "Q4_0",
         "dims": ["32", "8", "4"],
         "position": 0,
         "size": str(blocks),
         "sha256": sha256(data).hexdigest(),
     }
-    assert told["experts"] == "external"
+    assert info["experts"] == "external"

@@ -80,7 +80,7 @@ def test_a_system_that_allows_no_threads(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_threads_end_with_their_owner() -> None:
     workers, together = Workers(3), threading.Barrier(3)
-    told = [threading.Event() for _ in range(3)]
+    events = [threading.Event() for _ in range(3)]
     kept = threading.local()
 
     class End:
@@ -96,7 +96,7 @@ def test_threads_end_with_their_owner() -> None:
         together.wait(PATIENCE)  # so that each thread gets one
         kept.end = End(event)
 
-    workers.run([partial(job, event) for event in told])
-    assert not any(event.is_set() for event in told)
+    workers.run([partial(job, event) for event in events])
+    assert not any(event.is_set() for event in events)
     del workers
-    assert all(event.wait(PATIENCE) for event in told)
+    assert all(event.wait(PATIENCE) for event in events)

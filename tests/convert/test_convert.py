@@ -91,9 +91,9 @@ def test_the_dense_index(tmp_path: Path) -> None:
     ]
     rows = convert(tmp_path, {}, tensors).table(packs.DENSE_INDEX, "<IIIIII8QQQQQQIHhIIIIQQQ")
     parts = Parts(tmp_path / "m.gpack")
-    told = [(name, f[2:6], f[14:20]) for name, f in rows]
+    info = [(name, f[2:6], f[14:20]) for name, f in rows]
     # (type, pool type, kind, rank), (offset, bytes, pool offset, pool bytes, compacted offset, flags)
-    assert told == [
+    assert info == [
         (b"brain", (30, 0, 1, 2), (0, 12, 0, 24, 0, 0)),
         (b"half", (1, 0, 3, 1), (64, 200, 256, 400, 256, 0)),
         (b"norm", (0, 0, 0, 1), (320, 8, 768, 8, 768, 0)),

@@ -138,8 +138,8 @@ def test_the_draft_layer(tmp_path: Path) -> None:
     ofs_data, len_data = struct.unpack_from("<QQ", section, 40)
     # Header and 5 rows take 664 bytes, so the data starts at 4096; 576 + 20 bytes fill one page, two experts two more.
     assert (ofs_data, len_data) == (4096, 3 * 4096)
-    told = {name.decode(): (f[12], f[13], f[14], f[15]) for name, f in parts.table(packs.MTP, MTP_ROW)}
-    assert told == {
+    info = {name.decode(): (f[12], f[13], f[14], f[15]) for name, f in parts.table(packs.MTP, MTP_ROW)}
+    assert info == {
         "blk.2.attn_q.weight": (0, 576, 0, 0),
         "blk.2.nextn.enorm.weight": (576, 20, 0, 0),
         "blk.2.ffn_gate_exps.weight": (4096, 48, 4096, 1),
@@ -148,7 +148,7 @@ def test_the_draft_layer(tmp_path: Path) -> None:
     }
     for name, row in index.items():
         if row.home == packs.MTP:
-            assert row.offset == 4096 + told[name][0]
+            assert row.offset == 4096 + info[name][0]
         assert parts.bytes_of(row, 4096) == source[name]
     assert packs.EXPERTS not in parts.entries
     assert parts.flags & 0b100000

@@ -152,8 +152,8 @@ def test_the_command_tells_where_the_experts_stay(tmp_path: Path, capsys: pytest
     assert f"--expert-dir {tmp_path}" in printed
     command = ["convert", str(source), "-o", str(tmp_path / "x.gpack"), "--external-experts", "--hash-shards", "--json"]
     assert main(command) == 0
-    told = json.loads(capsys.readouterr().out)
-    shards = told["experts"]["shards"]
+    info = json.loads(capsys.readouterr().out)
+    shards = info["experts"]["shards"]
     assert [shard["sha256"] for shard in shards] == [
         sha256((tmp_path / shard["name"]).read_bytes()).hexdigest() for shard in shards
     ]
@@ -238,9 +238,9 @@ def test_the_command_packs_with_an_expert_dir(tmp_path: Path, capsys: pytest.Cap
     assert main(command) == 3
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "shard.missing"
     assert main([*command, "--expert-dir", str(tmp_path)]) == 0
-    told = json.loads(capsys.readouterr().out)
+    info = json.loads(capsys.readouterr().out)
     assert (folder / "full.gpack").read_bytes() == (tmp_path / "e.gpack").read_bytes()
-    assert told["size"] == (tmp_path / "e.gpack").stat().st_size
+    assert info["size"] == (tmp_path / "e.gpack").stat().st_size
 
 
 def test_exporting_checks_the_shards_first(tmp_path: Path) -> None:

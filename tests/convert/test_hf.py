@@ -71,9 +71,9 @@ def test_equal_to_the_pack_of_the_gguf(tmp_path: Path, folder: str, gguf: str, n
 @pytest.mark.parametrize("folder", ["llama", "qwen2", "qwen3-bf16", "qwen3moe"])
 def test_the_same_sections_byte_for_byte(tmp_path: Path, folder: str) -> None:
     """Where nothing is computed, all but the metadata's header is the same file."""
-    told = {entry[0]: entry[2] for entry in MODELS}
+    info = {entry[0]: entry[2] for entry in MODELS}
     quantize = "F32" if folder == "qwen3-bf16" else None
-    convert(ORACLE / "hf" / folder, tmp_path / "hf.gpack", name=told[folder], quantize=quantize)
+    convert(ORACLE / "hf" / folder, tmp_path / "hf.gpack", name=info[folder], quantize=quantize)
     convert(ORACLE / "hf" / folder / "m.gguf", tmp_path / "gguf.gpack")
     with gpack.open(tmp_path / "hf.gpack") as made, gpack.open(tmp_path / "gguf.gpack") as expected:
         for section in expected.manifest["sections"]:
@@ -170,15 +170,15 @@ def test_old_and_new_spellings_say_the_same(tmp_path: Path) -> None:
     write_json(
         nested / "config.json", {"model_type": "wrapper", "text_config": json.loads((new / "config.json").read_text())}
     )
-    told = []
+    info = []
     for folder in (new, old, nested):
         convert(folder, tmp_path / "m.gpack")
         with gpack.open(tmp_path / "m.gpack") as pack:
-            told.append(dict(pack.metadata))
-    assert told[0] == told[1] == told[2]
-    assert told[0]["qwen3.rope.scaling.type"] == "yarn"
-    assert told[0]["qwen3.rope.scaling.original_context_length"] == 256
-    assert (told[0]["general.sampling.top_k"], told[0]["general.sampling.temp"]) == (7, 0.5)
+            info.append(dict(pack.metadata))
+    assert info[0] == info[1] == info[2]
+    assert info[0]["qwen3.rope.scaling.type"] == "yarn"
+    assert info[0]["qwen3.rope.scaling.original_context_length"] == 256
+    assert (info[0]["general.sampling.top_k"], info[0]["general.sampling.temp"]) == (7, 0.5)
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model.", ""])
@@ -223,9 +223,9 @@ def test_impossible_values(tmp_path: Path, change: dict[str, Any], field: str) -
 
 def test_a_scaling_that_has_no_translation_cannot_be_run(tmp_path: Path) -> None:
     folder = qwen3_folder(tmp_path / "m", rope_parameters={"rope_type": "longrope", "rope_theta": 1e4})
-    told = report(convert(folder, tmp_path / "m.gpack"))["import"]
-    assert told["runnable"] is False
-    assert "longrope" in told["reasons"][0]
+    info = report(convert(folder, tmp_path / "m.gpack"))["import"]
+    assert info["runnable"] is False
+    assert "longrope" in info["reasons"][0]
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -238,9 +238,9 @@ def test_what_cannot_be_run_is_not_run(tmp_path: Path, capsys: pytest.CaptureFix
     reason = "there is no tokenizer.json" if missing else "hidden_act is 'gelu'"
     for options in ([], ["--raw"], ["--json"]):
         assert main(["run", str(tmp_path / "m.gpack"), "-p", "a", *options]) == 4
-        told = capsys.readouterr()
-        assert reason in (told.out if "--json" in options else told.err)
-        assert "engine.obstacle" in told.out + told.err
+        info = capsys.readouterr()
+        assert reason in (info.out if "--json" in options else info.err)
+        assert "engine.obstacle" in info.out + info.err
     with GuildModel.load(tmp_path / "m.gpack") as model:
         assert [text for text in model.obstacles if reason in text]
         for use in (model.session, lambda: model.logits([1]), lambda: model.generate("a"), lambda: model.embed([1])):
@@ -277,9 +277,9 @@ def test_an_unknown_architecture(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["verify", str(tmp_path / "m.gpack")]) == 0
     capsys.readouterr()
     assert main(["inspect", str(tmp_path / "m.gpack")]) == 0
-    told = capsys.readouterr().out
-    assert "cannot be run: the architecture 'odd-net'" in told
-    assert "vision_tower (1 tensors" in told
+    info = capsys.readouterr().out
+    assert "cannot be run: the architecture 'odd-net'" in info
+    assert "vision_tower (1 tensors" in info
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert set(pack) == set(tensors)
         assert pack.metadata["general.architecture"] == "odd-net"

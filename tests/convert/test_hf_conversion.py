@@ -89,10 +89,10 @@ def test_small_floats_are_packed_as_they_are(tmp_path: Path, dtype: str, shape: 
     data = bytes(range(shape[0] * shape[1] * bits // 8))
     header = {"odd": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}}
     source = write_by_hand(tmp_path / "m.safetensors", header, data)
-    told = report(convert(source, tmp_path / "m.gpack"))
-    assert told["import"]["runnable"] is False
+    info = report(convert(source, tmp_path / "m.gpack"))
+    assert info["import"]["runnable"] is False
     # Blocks of several values, but no native kernel: not among the matrices of the arena.
-    assert told["tensors"][0]["section"] == "DensePackBlob"
+    assert info["tensors"][0]["section"] == "DensePackBlob"
     assert gpack.verify(tmp_path / "m.gpack").report.ok
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert (pack["odd"].type_name, pack["odd"].dims, bytes(pack["odd"])) == (dtype, tuple(shape[::-1]), data)
@@ -108,8 +108,8 @@ def test_files_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.Capture
     folder = qwen3_folder(tmp_path / "m")
     write_by_hand(folder / "consolidated.safetensors", b"{}")
     write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}})
-    told = report(convert(folder, tmp_path / "m.gpack"))
-    assert told["notes"] == ["not read: consolidated.safetensors, model.safetensors.index.json"]
+    info = report(convert(folder, tmp_path / "m.gpack"))
+    assert info["notes"] == ["not read: consolidated.safetensors, model.safetensors.index.json"]
     assert main(["convert", str(folder), "-o", str(tmp_path / "n.gpack"), "--quantize", "Q8_0"]) == 0
     assert "note: not read: consolidated.safetensors" in capsys.readouterr().out
     # Who names the file means it; and the pack is the same, whatever lies beside it.
@@ -124,9 +124,9 @@ def test_the_report_tells_where_tensors_come_from(tmp_path: Path) -> None:
     items = list(tensors.items())
     write_sharded(folder, [dict(items[:20]), dict(items[20:])])
     write_json(folder / "config.json", qwen3_config(**MOE))
-    told = {tensor["name"]: tensor for tensor in report(convert(folder, tmp_path / "m.gpack"))["tensors"]}
-    stack = told["blk.0.ffn_up_exps.weight"]
+    info = {tensor["name"]: tensor for tensor in report(convert(folder, tmp_path / "m.gpack"))["tensors"]}
+    stack = info["blk.0.ffn_up_exps.weight"]
     assert len(stack["source_tensors"]) == 12
     assert stack["source"] == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     assert stack["steps"] == ["experts stacked"]
-    assert "source_offset" in told["token_embd.weight"]
+    assert "source_offset" in info["token_embd.weight"]

@@ -36,10 +36,10 @@ def test_two_tensors_of_one_name(tmp_path: Path) -> None:
 def test_an_unknown_tensor_is_packed_and_told(tmp_path: Path) -> None:
     tensors = qwen3_tensors() | {"model.layers.0.self_attn.odd.weight": f32(np.ones((3, 5), np.float32))}
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = f32(np.ones(16))
-    told = report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))["import"]
-    assert told["runnable"] is False
-    assert "model.layers.0.self_attn.odd.weight" in told["reasons"][0]
-    assert told["computed"] == ["model.layers.0.self_attn.rotary_emb.inv_freq"]
+    info = report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))["import"]
+    assert info["runnable"] is False
+    assert "model.layers.0.self_attn.odd.weight" in info["reasons"][0]
+    assert info["computed"] == ["model.layers.0.self_attn.rotary_emb.inv_freq"]
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert pack["model.layers.0.self_attn.odd.weight"].dims == (5, 3)
 
@@ -48,8 +48,8 @@ def test_weights_of_eight_bits_are_packed_and_told(tmp_path: Path) -> None:
     tensors = qwen3_tensors()
     name = "model.layers.0.mlp.up_proj.weight"
     tensors[name] = ("float8_e4m3fn", (128, 64), bytes(range(256)) * 32)
-    told = report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))["import"]
-    assert "F8_E4M3" in told["reasons"][0]
+    info = report(convert(qwen3_folder(tmp_path / "m", tensors=tensors), tmp_path / "m.gpack"))["import"]
+    assert "F8_E4M3" in info["reasons"][0]
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert pack["blk.0.ffn_up.weight"].type_name == "F8_E4M3"
         assert bytes(pack["blk.0.ffn_up.weight"]) == bytes(range(256)) * 32

@@ -52,7 +52,7 @@ def test_the_tensors_that_llama_cpp_takes(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_pack_of_each_type(tmp_path: Path, name: str) -> None:
     folder = qwen3_folder(tmp_path / "m", hidden=256, layers=1)
-    told = report(convert(folder, tmp_path / "q.gpack", quantize=name))
+    info = report(convert(folder, tmp_path / "q.gpack", quantize=name))
     convert(folder, tmp_path / "f.gpack")
     assert gpack.verify(tmp_path / "q.gpack").report.ok
     with gpack.open(tmp_path / "q.gpack") as made, gpack.open(tmp_path / "f.gpack") as exact:
@@ -80,7 +80,7 @@ def test_a_pack_of_each_type(tmp_path: Path, name: str) -> None:
         }
         assert made.metadata["general.file_type"] == kinds[name]
         assert {**made.metadata, "general.file_type": 0} == dict(exact.metadata)
-    steps = {tensor["name"]: tensor.get("steps") for tensor in told["tensors"]}
+    steps = {tensor["name"]: tensor.get("steps") for tensor in info["tensors"]}
     assert steps["blk.0.attn_q.weight"] == (None if name == "F32" else [f"F32 to {name}"])
     assert steps["output_norm.weight"] is None
 

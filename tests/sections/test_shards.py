@@ -238,9 +238,9 @@ def test_the_command_tells_the_faults_apart(
     assert callable(change)
     change(shard_of(model))
     assert main(["verify", str(model), "--json"]) == status
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    assert [shard["error"] and shard["error"]["code"] for shard in told["shards"]] == [None, code]
+    info = json.loads(capsys.readouterr().out)
+    assert info["ok"] is False
+    assert [shard["error"] and shard["error"]["code"] for shard in info["shards"]] == [None, code]
     assert main(["verify", str(model)]) == status
     printed = capsys.readouterr().out
     assert f"[{code}]" in printed

@@ -78,8 +78,8 @@ def test_damaged_files_cost_what_they_say(tmp_path: Path, name: str, text: bytes
     folder = qwen3_folder(tmp_path / "m")
     (folder / name).write_bytes(text)
     done = report(convert(folder, tmp_path / "m.gpack"))
-    told = done.get("import", {})
-    reasons, notes = told.get("reasons", []), done.get("notes", [])
+    info = done.get("import", {})
+    reasons, notes = info.get("reasons", []), done.get("notes", [])
     assert any(name in line for line in (*reasons, *notes))
     # Settings of sampling are nothing that a run needs.
     assert (reasons == []) is (name == "generation_config.json")
@@ -231,8 +231,8 @@ def test_f64_beyond_f32(tmp_path: Path) -> None:
         "model.layers.0.mlp.up_proj.weight": f64(matrix),
     }
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, layers=1)
-    told = report(convert(folder, tmp_path / "m.gpack"))["import"]
-    (reason,) = told["reasons"]
+    info = report(convert(folder, tmp_path / "m.gpack"))["import"]
+    (reason,) = info["reasons"]
     assert reason.startswith("model.layers.0.mlp.up_proj.weight[5, 7] is -1e+300, which F32 cannot hold")
     with gpack.open(tmp_path / "m.gpack") as pack:
         assert pack["output_norm.weight"].type_name == "F32"

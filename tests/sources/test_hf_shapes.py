@@ -23,8 +23,8 @@ LAYER = "model.layers.0"
 def reasons(folder: Path, **config: Any) -> list[str]:
     """Why a model cannot be run; the pack, the report and the command line say the same."""
     output = folder.with_suffix(".gpack")
-    told = report(convert(folder, output))
-    found: dict[str, Any] = told.get("import", {})
+    info = report(convert(folder, output))
+    found: dict[str, Any] = info.get("import", {})
     assert found.get("runnable", True) is not bool(found.get("reasons"))
     with open_pack(output) as pack:
         assert pack.manifest.get("extensions", {}).get("import", {}) == found
@@ -140,10 +140,10 @@ def test_packed_weights_are_told_and_kept(tmp_path: Path) -> None:
     del tensors[f"{LAYER}.self_attn.q_proj.weight"]
     tensors[f"{LAYER}.self_attn.q_proj.qweight"] = ("int32", (8, 128), bytes(4096))
     tensors[f"{LAYER}.self_attn.k_proj.weight"] = ("uint8", (2048, 1), bytes(range(256)) * 8)
-    told = reasons(qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama"))
-    assert any("q_proj.qweight" in reason for reason in told)
-    assert any("1 tensors that llama needs are missing, the first is blk.0.attn_q.weight" in reason for reason in told)
-    assert any("U8" in reason for reason in told)
+    info = reasons(qwen3_folder(tmp_path / "m", tensors=tensors, model_type="llama"))
+    assert any("q_proj.qweight" in reason for reason in info)
+    assert any("1 tensors that llama needs are missing, the first is blk.0.attn_q.weight" in reason for reason in info)
+    assert any("U8" in reason for reason in info)
     with open_pack(tmp_path / "m.gpack") as pack:
         assert bytes(pack["blk.0.attn_k.weight"]) == bytes(range(256)) * 8
 
@@ -165,9 +165,9 @@ def test_packed_weights_are_told_and_kept(tmp_path: Path) -> None:
     ],
 )
 def test_settings_without_a_translation(tmp_path: Path, config: dict[str, Any], words: str) -> None:
-    (told,) = reasons(qwen3_folder(tmp_path / "m", tensors=qwen3_tensors(), **config))
-    assert words in told
-    assert "qwen3" in told
+    (info,) = reasons(qwen3_folder(tmp_path / "m", tensors=qwen3_tensors(), **config))
+    assert words in info
+    assert "qwen3" in info
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_a_window_of_mistral(tmp_path: Path) -> None:
     ],
 )
 def test_experts_without_a_translation(tmp_path: Path, config: dict[str, Any], words: str) -> None:
-    told = reasons(qwen3_folder(tmp_path / "m", tensors=experts(Maker(5), 12), **{**MOE, **config}))
-    assert any(words in reason for reason in told)
+    info = reasons(qwen3_folder(tmp_path / "m", tensors=experts(Maker(5), 12), **{**MOE, **config}))
+    assert any(words in reason for reason in info)
 
 
 def test_a_dense_layer_among_experts(tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_a_dense_layer_among_experts(tmp_path: Path) -> None:
     dense = {name: held for name, held in qwen3_tensors().items() if ".layers.1." in name}
     tensors = experts(Maker(5), 12) | dense
     folder = qwen3_folder(tmp_path / "m", tensors=tensors, **{**MOE, "layers": 2, "mlp_only_layers": [1]})
-    told = reasons(folder)
-    assert any("mlp_only_layers is a list of 1" in reason for reason in told)
-    assert any("3 tensors have no name in qwen3moe" in reason for reason in told)
+    info = reasons(folder)
+    assert any("mlp_only_layers is a list of 1" in reason for reason in info)
+    assert any("3 tensors have no name in qwen3moe" in reason for reason in info)
 
 
 def test_biases(tmp_path: Path) -> None:

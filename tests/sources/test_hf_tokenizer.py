@@ -88,9 +88,9 @@ def test_no_tokenizer_is_told(tmp_path: Path) -> None:
 def test_padding_fills_up_to_the_models_vocabulary(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     write_json(tmp_path / "config.json", {"vocab_size": VOCAB})
-    told = read(tmp_path)
-    assert told["tokenizer.ggml.tokens"] == [*TINY_TOKENS, *(f"[PAD{number}]" for number in range(272, VOCAB))]
-    assert told["tokenizer.ggml.token_type"][269:] == [3, 3, 3] + [5] * 16
+    info = read(tmp_path)
+    assert info["tokenizer.ggml.tokens"] == [*TINY_TOKENS, *(f"[PAD{number}]" for number in range(272, VOCAB))]
+    assert info["tokenizer.ggml.token_type"][269:] == [3, 3, 3] + [5] * 16
 
 
 @pytest.mark.parametrize(("merge", "unknown"), [("q x", "'qx'"), ("odd t", "'odd'"), (["h", "zz"], "'zz'")])
@@ -107,9 +107,9 @@ def test_gaps_between_ids(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer_json()
     tokenizer["added_tokens"].append({"id": 275, "content": "<late>", "special": False})
     write_tokenizer(tmp_path, tokenizer)
-    told = read(tmp_path)
-    assert told["tokenizer.ggml.tokens"][272:] == ["[PAD272]", "[PAD273]", "[PAD274]", "<late>"]
-    assert told["tokenizer.ggml.token_type"][272:] == [5, 5, 5, 4]
+    info = read(tmp_path)
+    assert info["tokenizer.ggml.tokens"][272:] == ["[PAD272]", "[PAD273]", "[PAD274]", "<late>"]
+    assert info["tokenizer.ggml.token_type"][272:] == [5, 5, 5, 4]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_added_tokens(tmp_path: Path, text: str, special: bool, expected: int) -
     tokenizer = tiny_tokenizer_json()
     tokenizer["added_tokens"].append({"id": 272, "content": text, "special": special})
     write_tokenizer(tmp_path, tokenizer)
-    told = read(tmp_path)
-    assert told["tokenizer.ggml.token_type"][272] == expected
+    info = read(tmp_path)
+    assert info["tokenizer.ggml.token_type"][272] == expected
     # The converter's type, and beside it what the file says.
     hidden = expected == 3 and not special
-    assert told.get("tokenizer.gpack.user_defined") == ("272" if hidden else None)
+    assert info.get("tokenizer.gpack.user_defined") == ("272" if hidden else None)
 
 
 def test_a_vocabulary_larger_than_the_models(tmp_path: Path) -> None:
@@ -255,12 +255,12 @@ def test_a_bpe_of_characters_with_byte_tokens(tmp_path: Path) -> None:
         },
     }
     write_tokenizer(tmp_path, tokenizer, bos_token="<s>", unk_token="<unk>")
-    told = read(tmp_path)
-    assert told["tokenizer.ggml.model"] == "llama"
-    assert told["tokenizer.ggml.token_type"] == [2, 3, 6, 1, 1, 1, 1, 1]
-    assert told["tokenizer.ggml.scores"] == [-2.0, -2.0, -2.0, -2.0, -2.0, -2.0, 0.0, -1.0]
-    assert told["tokenizer.ggml.add_space_prefix"] is True
-    assert (told["tokenizer.ggml.bos_token_id"], told["tokenizer.ggml.unknown_token_id"]) == (1, 0)
+    info = read(tmp_path)
+    assert info["tokenizer.ggml.model"] == "llama"
+    assert info["tokenizer.ggml.token_type"] == [2, 3, 6, 1, 1, 1, 1, 1]
+    assert info["tokenizer.ggml.scores"] == [-2.0, -2.0, -2.0, -2.0, -2.0, -2.0, 0.0, -1.0]
+    assert info["tokenizer.ggml.add_space_prefix"] is True
+    assert (info["tokenizer.ggml.bos_token_id"], info["tokenizer.ggml.unknown_token_id"]) == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["Unigram", "WordPiece", None])
@@ -278,8 +278,8 @@ def test_where_special_tokens_are_named(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, pad_token=None)
     write_json(tmp_path / "config.json", {"pad_token_id": 270, "bos_token_id": [269, 1], "eos_token_id": 5})
     write_json(tmp_path / "special_tokens_map.json", {"unk_token": {"content": "<|endoftext|>"}, "eos_token": "x"})
-    told = read(tmp_path)
-    ids = {key.split(".")[-1]: value for key, value in told.items() if key.endswith("_id")}
+    info = read(tmp_path)
+    ids = {key.split(".")[-1]: value for key, value in info.items() if key.endswith("_id")}
     assert ids == {"bos_token_id": 269, "eos_token_id": 271, "padding_token_id": 270, "unknown_token_id": 269}
 
 
@@ -291,12 +291,12 @@ def template(*single: str) -> dict[str, Any]:
 
 def test_what_the_template_adds_is_the_first_token(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, template("<|im_start|>", "A"), bos_token="<|endoftext|>")
-    told = read(tmp_path)
-    assert (told["tokenizer.ggml.bos_token_id"], told["tokenizer.ggml.add_bos_token"]) == (270, True)
-    assert told["tokenizer.ggml.add_eos_token"] is False
+    info = read(tmp_path)
+    assert (info["tokenizer.ggml.bos_token_id"], info["tokenizer.ggml.add_bos_token"]) == (270, True)
+    assert info["tokenizer.ggml.add_eos_token"] is False
     write_tokenizer(tmp_path, template("<|im_start|>", "A"), bos_token="<|endoftext|>", add_bos_token=False)
-    told = read(tmp_path)
-    assert (told["tokenizer.ggml.bos_token_id"], told["tokenizer.ggml.add_bos_token"]) == (269, False)
+    info = read(tmp_path)
+    assert (info["tokenizer.ggml.bos_token_id"], info["tokenizer.ggml.add_bos_token"]) == (269, False)
 
 
 @pytest.mark.parametrize("single", [("<|im_start|>", "<|im_end|>", "A"), ("A", "<|im_start|>", "<|im_end|>")])
@@ -322,9 +322,9 @@ def test_templates_and_their_order(tmp_path: Path) -> None:
 def test_templates_with_names(tmp_path: Path) -> None:
     listed = [{"name": "default", "template": "d"}, {"name": "tool use", "template": "t"}]
     write_tokenizer(tmp_path, chat_template=listed)
-    told = read(tmp_path)
-    assert told["tokenizer.chat_templates"] == ["tool_use"]
-    assert (told["tokenizer.chat_template"], told["tokenizer.chat_template.tool_use"]) == ("d", "t")
+    info = read(tmp_path)
+    assert info["tokenizer.chat_templates"] == ["tool_use"]
+    assert (info["tokenizer.chat_template"], info["tokenizer.chat_template.tool_use"]) == ("d", "t")
 
 
 @pytest.mark.parametrize("template", [7, [], [{"name": "default"}], ["x"], "\ud800"])

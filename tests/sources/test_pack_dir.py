@@ -186,11 +186,11 @@ def test_the_report_tells_where_bytes_come_from(tmp_path: Path) -> None:
     folder = directory().write(tmp_path / "pack")
     command = ["convert", str(source), "-o", str(tmp_path / "p.gpack"), "--pack-dir", str(folder), "--report"]
     assert main(command) == 0
-    told = json.loads((tmp_path / "p.gpack.report.json").read_text())
-    origins = {tensor["name"]: (tensor["source"], tensor["source_offset"]) for tensor in told["tensors"]}
+    info = json.loads((tmp_path / "p.gpack.report.json").read_text())
+    origins = {tensor["name"]: (tensor["source"], tensor["source_offset"]) for tensor in info["tensors"]}
     assert origins[WIDE_NORM] == ("dense.bin", 256)
     assert origins[SERVED][0] == "m.gguf"
-    assert {file["file"] for file in told["sources"]} >= {"m.gguf", "index.txt", "dense.bin", "vocab.json"}
+    assert {file["file"] for file in info["sources"]} >= {"m.gguf", "index.txt", "dense.bin", "vocab.json"}
 
 
 # ---------------------------------------------------------------- experts

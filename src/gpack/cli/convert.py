@@ -101,12 +101,12 @@ def run(args: argparse.Namespace) -> int:
         )
     if target is not None:
         write_json(target, report(done))
-    told = describe(done)
+    info = describe(done)
     if args.json:
-        print(json.dumps({"ok": True, "dry_run": args.dry_run, **told}, indent=2))
+        print(json.dumps({"ok": True, "dry_run": args.dry_run, **info}, indent=2))
     else:
-        _print(done, told)
-    return errors.EXIT_OK if told.get("fits", True) else errors.EXIT_IO
+        _print(done, info)
+    return errors.EXIT_OK if info.get("fits", True) else errors.EXIT_IO
 
 
 def _check_report(target: str | None, source: str, output: str) -> None:
@@ -140,44 +140,44 @@ def write_json(path: str, value: Any) -> None:
         file.commit()
 
 
-def _print(done: Conversion, told: dict[str, Any]) -> None:
-    model = told["model"]
+def _print(done: Conversion, info: dict[str, Any]) -> None:
+    model = info["model"]
     rows = [
         (section["name"], section["offset"], section["size"], units.size(section["size"]), section["item_count"])
-        for section in told["sections"]
+        for section in info["sections"]
     ]
     print(render(rows, ["section", "offset", "bytes", "size", "items"], "lrrrr"))
     parameters = units.count(model["parameter_count"])
     facts = f"{model['architecture']}, {parameters} parameters, {model['tensor_count']} tensors"
     print(f"\n{printable(model['name'])}: {printable(facts)}")
-    for line in import_lines(told.get("import")):
+    for line in import_lines(info.get("import")):
         print(line)
-    for note in told.get("notes", ()):
+    for note in info.get("notes", ()):
         print(printable(f"note: {note}"))
-    _print_shards(done, told)
+    _print_shards(done, info)
     if done.result is None:
-        fits = "fits" if told["fits"] else "DOES NOT FIT"
-        print(f"dry run: {units.size(told['size'])}, {fits} ({units.size(told['free_bytes'])} free", end="")
-        print(f", replaces {units.size(told['replaces_bytes'])})" if told["replaces_bytes"] else ")")
-        print(f"expected time: {units.duration(told['expected_seconds'])} and what the disk needs")
+        fits = "fits" if info["fits"] else "DOES NOT FIT"
+        print(f"dry run: {units.size(info['size'])}, {fits} ({units.size(info['free_bytes'])} free", end="")
+        print(f", replaces {units.size(info['replaces_bytes'])})" if info["replaces_bytes"] else ")")
+        print(f"expected time: {units.duration(info['expected_seconds'])} and what the disk needs")
         return
     seconds = done.seconds
     print(
-        f"{printable(done.output)}: {units.size(told['size'])} in {units.duration(seconds['plan'] + seconds['write'])}"
-        f" ({units.rate(told['size'], seconds['write'])}), {units.duration(seconds['sync'])} until it was on the disk"
+        f"{printable(done.output)}: {units.size(info['size'])} in {units.duration(seconds['plan'] + seconds['write'])}"
+        f" ({units.rate(info['size'], seconds['write'])}), {units.duration(seconds['sync'])} until it was on the disk"
     )
-    print(f"manifest sha256 {told['manifest_sha256']}")
+    print(f"manifest sha256 {info['manifest_sha256']}")
 
 
-def _print_shards(done: Conversion, told: dict[str, Any]) -> None:
+def _print_shards(done: Conversion, info: dict[str, Any]) -> None:
     """Where external experts stay, and what that asks of the user."""
-    shards = told.get("experts", {}).get("shards", [])
+    shards = info.get("experts", {}).get("shards", [])
     if not shards:
         if done.plan.external is not None:
             print("there are no routed experts: nothing stays outside of the pack")
         return
     names = ", ".join(shard["name"] for shard in shards)
-    print(printable(f"{units.size(told['experts']['bytes'])} of experts stay in {names}"))
+    print(printable(f"{units.size(info['experts']['bytes'])} of experts stay in {names}"))
     folder = os.path.dirname(os.path.abspath(done.plan.source.files[0].path))
     if not os.path.samefile(folder, os.path.dirname(os.path.abspath(done.output))):
         print(printable(f"the pack lies elsewhere: use it with --expert-dir {folder}, or put those files beside it"))

@@ -44,7 +44,7 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False, e
     with open_pack(path) as pack:
         container, manifest = pack.container, pack.manifest
         rows = [(pack.tensors.text(row, "name"), row) for row in pack.tensors]
-        told: dict[str, Any] = {
+        info: dict[str, Any] = {
             "file": path,
             "format": f"GPACK version {container.header.format_version}",
             "size": container.file_size,
@@ -55,19 +55,19 @@ def describe_pack(path: str, *, tensors: bool = False, metadata: bool = False, e
             "sections": [_entry(entry) for entry in container.entries],
             "types": _by_type((row.ggml_type, math.prod(row.dims), row.byte_size) for _, row in rows),
         }
-        told |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
+        info |= {part: manifest[part] for part in ("experts", "tokenizer", "mtp") if part in manifest}
         if IMPORT_EXTENSION in manifest.get("extensions", {}):
-            told[IMPORT_EXTENSION] = manifest["extensions"][IMPORT_EXTENSION]
-        told["assets"] = [{"name": name, "bytes": len(pack.asset(name))} for name in pack.assets()]
+            info[IMPORT_EXTENSION] = manifest["extensions"][IMPORT_EXTENSION]
+        info["assets"] = [{"name": name, "bytes": len(pack.asset(name))} for name in pack.assets()]
         if tensors:
-            told["tensors"] = [_tensor_row(name, row) for name, row in rows]
+            info["tensors"] = [_tensor_row(name, row) for name, row in rows]
         if metadata:
             values = (
                 restore_value(pack.metadata.table, row, lambda: pack.tokenizer_table)
                 for row in pack.metadata.table.rows()
             )
-            told["metadata"] = {value.key: _value(value, elements) for value in values}
-        return told
+            info["metadata"] = {value.key: _value(value, elements) for value in values}
+        return info
 
 
 def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, elements: int = ALL) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, e
         GpackError: The file cannot be read.
     """
     with GgufSource.open(path, allow_unknown_types=True) as source:
-        told: dict[str, Any] = {
+        info: dict[str, Any] = {
             "file": path,
             "format": f"GGUF version {source.version}",
             "size": sum(shard.file_size for shard in source.shards),
@@ -96,13 +96,13 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, e
         try:
             manifest = _plan(source).manifest
             if IMPORT_EXTENSION in manifest.get("extensions", {}):
-                told[IMPORT_EXTENSION] = manifest["extensions"][IMPORT_EXTENSION]
-            told |= {part: manifest[part] for part in ("model", "experts", "tokenizer", "mtp") if part in manifest}
+                info[IMPORT_EXTENSION] = manifest["extensions"][IMPORT_EXTENSION]
+            info |= {part: manifest[part] for part in ("model", "experts", "tokenizer", "mtp") if part in manifest}
         except GpackError as error:
-            told["model"] = _bare_model(source)
-            told["problem"] = error.to_dict()
+            info["model"] = _bare_model(source)
+            info["problem"] = error.to_dict()
         if tensors:
-            told["tensors"] = [
+            info["tensors"] = [
                 {
                     "name": t.name,
                     "type": _type_name(t.ggml_type),
@@ -114,8 +114,8 @@ def describe_gguf(path: str, *, tensors: bool = False, metadata: bool = False, e
                 for t in source.tensors
             ]
         if metadata:
-            told["metadata"] = {key: _value(value, elements) for key, value in source.metadata.items()}
-        return told
+            info["metadata"] = {key: _value(value, elements) for key, value in source.metadata.items()}
+        return info
 
 
 def describe_section(path: str, name: str) -> dict[str, Any]:
@@ -129,19 +129,19 @@ def describe_section(path: str, name: str) -> dict[str, Any]:
         # Names are matched whatever their case.
         kinds = {section_name(entry).lower(): entry.kind for entry in pack.container.entries}
         entry = pack.container.entry(int(name) if name.isdecimal() else kinds.get(name.lower(), name))
-        told: dict[str, Any] = {"file": path, "section": _entry(entry)}
+        info: dict[str, Any] = {"file": path, "section": _entry(entry)}
         if entry.kind in TABLES:
-            told |= _table(pack, entry)
+            info |= _table(pack, entry)
         elif entry.kind in SINGLES:
             data = pack.container.read(entry.kind, 0, structs.GPackSingleTensorHeaderV1.SIZE)
-            told["header"] = _record(structs.GPackSingleTensorHeaderV1.decode(data))
+            info["header"] = _record(structs.GPackSingleTensorHeaderV1.decode(data))
         elif entry.kind == c.SectionKind.TOKENIZER_BIN:
-            told["header"] = _record(pack.tokenizer_table.header)
+            info["header"] = _record(pack.tokenizer_table.header)
         elif entry.kind == c.SectionKind.MANIFEST_JSON:
-            told["text"] = json.dumps(pack.manifest, indent=2)
+            info["text"] = json.dumps(pack.manifest, indent=2)
         else:
-            told["bytes"] = pack.container.read(entry.kind, 0, min(_DUMPED, entry.size)).hex(" ", 4)
-        return told
+            info["bytes"] = pack.container.read(entry.kind, 0, min(_DUMPED, entry.size)).hex(" ", 4)
+        return info
 
 
 def _table(pack: Pack, entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
@@ -149,42 +149,42 @@ def _table(pack: Pack, entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
     table: Table[Any, Any] = Table(
         pack.container.view(entry.kind), header_class, row_class, section=section_name(entry)
     )
-    told: dict[str, Any] = {"header": _record(table.header), "rows": [_table_row(table, row) for row in table]}
+    info: dict[str, Any] = {"header": _record(table.header), "rows": [_table_row(table, row) for row in table]}
     if entry.kind == c.SectionKind.TOKENIZER_ASSETS:
-        told["rows"] = [{"name": asset, "bytes": len(pack.asset(asset))} for asset in pack.assets()]
-    return told
+        info["rows"] = [{"name": asset, "bytes": len(pack.asset(asset))} for asset in pack.assets()]
+    return info
 
 
 def _table_row(table: Table[Any, Any], row: structs.Record) -> dict[str, Any]:
     """A row with its first reference as text, and without the fields that only say where that text is."""
     values = _record(row)
-    told: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     for ref, _ in row.REFS:
         del values[f"{ref}_offset"]
         length = values.pop(f"{ref}_length")
         if ref == row.REFS[0][0]:
-            told[ref] = bytes(table.bytes_of(row, ref)).decode("utf-8", "backslashreplace")
+            info[ref] = bytes(table.bytes_of(row, ref)).decode("utf-8", "backslashreplace")
         else:
-            told[f"{ref}_bytes"] = length
-    return told | values
+            info[f"{ref}_bytes"] = length
+    return info | values
 
 
 def _record(record: structs.Record) -> dict[str, Any]:
     """A record's fields without the reserved ones: bytes as hex, magics as text, enumerations and flags by name."""
-    told: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     for field, value in record.to_dict().items():
         if field in record.ENUMS:
-            told[field] = getattr(c, record.ENUMS[field]).NAMES.get(value, f"unknown ({value})")
+            info[field] = getattr(c, record.ENUMS[field]).NAMES.get(value, f"unknown ({value})")
         elif field in record.FLAGS:
             names = getattr(c, record.FLAGS[field]).NAMES
-            told[field] = " ".join(name for mask, name in names.items() if value & mask) or value
+            info[field] = " ".join(name for mask, name in names.items() if value & mask) or value
         elif field == "magic":
-            told[field] = value.to_bytes(4, "little").decode("latin-1")
+            info[field] = value.to_bytes(4, "little").decode("latin-1")
         elif field == "dims":
-            told[field] = list(value[: getattr(record, "n_dims", len(value))])
+            info[field] = list(value[: getattr(record, "n_dims", len(value))])
         elif not field.startswith("reserved"):
-            told[field] = value.hex() if isinstance(value, bytes) else value
-    return told
+            info[field] = value.hex() if isinstance(value, bytes) else value
+    return info
 
 
 def _entry(entry: structs.GPackSectionEntryV1) -> dict[str, Any]:

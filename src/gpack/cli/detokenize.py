@@ -35,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
         ids = parse_ids(written)
         data = tokenizer.decode_bytes(ids, skip_special=args.skip_special)
     if args.json:
-        told: dict[str, object] = {"ok": True, "count": len(ids), "text": data.decode("utf-8", "replace")}
+        info: dict[str, object] = {"ok": True, "count": len(ids), "text": data.decode("utf-8", "replace")}
         try:
             data.decode("utf-8")
         except UnicodeDecodeError:
-            told["bytes"] = data.hex()
-        print(json.dumps(told))
+            info["bytes"] = data.hex()
+        print(json.dumps(info))
         return errors.EXIT_OK
     sys.stdout.flush()
     sys.stdout.buffer.write(data + b"\n" if sys.stdout.isatty() else data)

@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(found: Diff, *, every_byte: bool) -> Iterator[str]:
-    for sign, told in (("---", found.a), ("+++", found.b)):
-        digest = told["manifest_sha256"]
-        yield f"{sign} {told['path']}: {units.size(told['size'])}, manifest {digest[:16] if digest else 'unreadable'}"
-        for broken in told["damage"]:
+    for sign, side in (("---", found.a), ("+++", found.b)):
+        digest = side["manifest_sha256"]
+        yield f"{sign} {side['path']}: {units.size(side['size'])}, manifest {digest[:16] if digest else 'unreadable'}"
+        for broken in side["damage"]:
             yield f"    damaged: {broken['rule']}: {broken['message']}"
     for difference in found.differences:
         yield _line(difference)

@@ -38,6 +38,6 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(result, indent=2))
     else:
-        told = f"{units.size(done.size)}, {done.tensor_count} tensors, {done.metadata_count} keys"
-        print(f"{printable(done.output)}: {told}")
+        summary = f"{units.size(done.size)}, {done.tensor_count} tensors, {done.metadata_count} keys"
+        print(f"{printable(done.output)}: {summary}")
     return errors.EXIT_OK

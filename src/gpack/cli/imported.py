@@ -9,19 +9,19 @@ from ..terminal import units
 from ..terminal.table import printable
 
 
-def import_lines(told: Any) -> Iterator[str]:
+def import_lines(info: Any) -> Iterator[str]:
     """The lines of a manifest's `extensions.import`; a pack by another hand may hold anything there."""
-    if not isinstance(told, dict):
+    if not isinstance(info, dict):
         return
-    if told.get("runnable") is False:
-        reasons = told.get("reasons")
+    if info.get("runnable") is False:
+        reasons = info.get("reasons")
         listed = "; ".join(map(str, reasons)) if isinstance(reasons, list) else "no reason is given"
         yield printable(f"cannot be run: {listed}")
     for key, text in (("parts", "beside the text model"), ("left_out", "left out")):
-        parts = told.get(key)
+        parts = info.get(key)
         if isinstance(parts, dict) and parts:
             yield printable(f"{text}: {', '.join(_part(name, part) for name, part in parts.items())}")
-    computed = told.get("computed")
+    computed = info.get("computed")
     if isinstance(computed, list) and computed:
         yield f"left out: {len(computed)} tables that the configuration tells"
 

@@ -48,16 +48,16 @@ def run(args: argparse.Namespace) -> int:
     if args.section:
         if is_gguf(args.file):
             raise errors.UsageError("a GGUF has no sections", code="usage", path=args.file, hint="give a .gpack file")
-        told = describe_section(args.file, args.section)
-        print(json.dumps({"ok": True, **told}, indent=2) if args.json else _section_text(told))
+        info = describe_section(args.file, args.section)
+        print(json.dumps({"ok": True, **info}, indent=2) if args.json else _section_text(info))
         return errors.EXIT_OK
     describe = describe_gguf if is_gguf(args.file) else describe_pack
     elements = ALL if args.json else _SHOWN
-    told = describe(args.file, tensors=args.tensors, metadata=args.metadata, elements=elements)
+    info = describe(args.file, tensors=args.tensors, metadata=args.metadata, elements=elements)
     if args.json:
-        print(json.dumps({"ok": True, **told}, indent=2))
+        print(json.dumps({"ok": True, **info}, indent=2))
     else:
-        print("\n\n".join(_blocks(told)))
+        print("\n\n".join(_blocks(info)))
     return errors.EXIT_OK
 
 
@@ -88,46 +88,46 @@ def _extract(args: argparse.Namespace) -> int:
     return errors.EXIT_OK
 
 
-def _blocks(told: dict[str, Any]) -> list[str]:
+def _blocks(info: dict[str, Any]) -> list[str]:
     """The text, one block for each part that the file has."""
-    blocks = [_head(told)]
+    blocks = [_head(info)]
     rows: list[tuple[object, ...]]
-    if "sections" in told:
+    if "sections" in info:
         rows = [
             (s["kind"], s["name"], s["offset"], units.size(s["size"]), s["item_count"], s["items"], s["sha256"])
-            for s in told["sections"]
+            for s in info["sections"]
         ]
         blocks.append(render(rows, ["kind", "section", "offset", "size", "count", "of", "sha256"], "rlrrrll"))
-    if "shards" in told:
-        rows = [(s["file"], units.size(s["size"]), s["tensors"], s["version"], s["alignment"]) for s in told["shards"]]
+    if "shards" in info:
+        rows = [(s["file"], units.size(s["size"]), s["tensors"], s["version"], s["alignment"]) for s in info["shards"]]
         blocks.append(render(rows, ["file", "size", "tensors", "version", "alignment"], "lrrrr"))
-    if told["types"]:
-        rows = [(t["type"], t["tensors"], units.count(t["parameters"]), units.size(t["bytes"])) for t in told["types"]]
+    if info["types"]:
+        rows = [(t["type"], t["tensors"], units.count(t["parameters"]), units.size(t["bytes"])) for t in info["types"]]
         blocks.append(render(rows, ["type", "tensors", "parameters", "size"], "lrrr"))
-    blocks += [_pairs(part, told[part]) for part in ("experts", "tokenizer", "mtp") if told.get(part)]
-    if lines := list(import_lines(told.get("import"))):
+    blocks += [_pairs(part, info[part]) for part in ("experts", "tokenizer", "mtp") if info.get(part)]
+    if lines := list(import_lines(info.get("import"))):
         blocks.append("\n".join(lines))
-    if shards := (told.get("experts") or {}).get("shards"):
+    if shards := (info.get("experts") or {}).get("shards"):
         rows = [
             (shard["name"], shard["size"], "every byte" if "sha256" in shard else "header", shard["header_sha256"])
             for shard in shards
         ]
         blocks.append(render(rows, ["shard", "bytes", "digest of", "sha256 of the header"], "lrll"))
-    if told.get("assets"):
-        rows = [(asset["name"], asset["bytes"]) for asset in told["assets"]]
+    if info.get("assets"):
+        rows = [(asset["name"], asset["bytes"]) for asset in info["assets"]]
         blocks.append(render(rows, ["tokenizer file", "bytes"], "lr"))
-    if "tensors" in told:
+    if "tensors" in info:
         columns = ["name", "type", "shape", "bytes", "place", "offset"]
-        rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in told["tensors"]]
+        rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in info["tensors"]]
         blocks.append(render(rows, columns, "lllrlr"))
-    if "metadata" in told:
-        rows = [(key, item["type"], _short(item)) for key, item in told["metadata"].items()]
+    if "metadata" in info:
+        rows = [(key, item["type"], _short(item)) for key, item in info["metadata"].items()]
         blocks.append(render(rows, ["key", "type", "value"], "lll"))
     return blocks
 
 
-def _head(told: dict[str, Any]) -> str:
-    model = told["model"]
+def _head(info: dict[str, Any]) -> str:
+    model = info["model"]
     facts = [
         model["architecture"],
         f"{units.count(model['parameter_count'])} parameters",
@@ -139,18 +139,18 @@ def _head(told: dict[str, Any]) -> str:
         facts.append(f"context {model['context_length']}")
     if model["tied_embeddings"]:
         facts.append("tied embeddings")
-    lines = [f"{printable(model['name'])}: {', '.join(map(printable, facts))}", _file_line(told)]
-    if "manifest_sha256" in told:
-        lines.append(f"manifest sha256 {told['manifest_sha256']}")
-        lines.append(f"flags {' '.join(told['flags'])}")
-    if "problem" in told:
-        lines.append(printable(f"cannot be converted: {told['problem']['message']} [{told['problem']['code']}]"))
+    lines = [f"{printable(model['name'])}: {', '.join(map(printable, facts))}", _file_line(info)]
+    if "manifest_sha256" in info:
+        lines.append(f"manifest sha256 {info['manifest_sha256']}")
+        lines.append(f"flags {' '.join(info['flags'])}")
+    if "problem" in info:
+        lines.append(printable(f"cannot be converted: {info['problem']['message']} [{info['problem']['code']}]"))
     return "\n".join(lines)
 
 
-def _file_line(told: dict[str, Any]) -> str:
-    producer = f", by {told['producer']}" if "producer" in told else ""
-    return printable(f"{told['file']}: {told['format']}, {units.size(told['size'])}{producer}")
+def _file_line(info: dict[str, Any]) -> str:
+    producer = f", by {info['producer']}" if "producer" in info else ""
+    return printable(f"{info['file']}: {info['format']}, {units.size(info['size'])}{producer}")
 
 
 def _pairs(title: str, values: dict[str, Any]) -> str:
@@ -182,23 +182,23 @@ def _short(item: dict[str, Any]) -> str:
     )
 
 
-def _section_text(told: dict[str, Any]) -> str:
-    entry = told["section"]
+def _section_text(info: dict[str, Any]) -> str:
+    entry = info["section"]
     head = (
         f"{entry['name']} (kind {entry['kind']}): {entry['size']} bytes at {entry['offset']}, "
         f"alignment {entry['alignment']}, {entry['item_count']} {entry['items']}\nsha256 {entry['sha256']}"
     )
     blocks = [head]
-    if "header" in told:
-        blocks.append(render([(key, _cell(value)) for key, value in told["header"].items()], ["header", "value"], "ll"))
+    if "header" in info:
+        blocks.append(render([(key, _cell(value)) for key, value in info["header"].items()], ["header", "value"], "ll"))
     for title in ("rows", "shards"):
-        if told.get(title):
-            columns = list(told[title][0])
-            blocks.append(render([[_cell(row[key]) for key in columns] for row in told[title]], columns))
-    if "text" in told:
-        blocks.append(told["text"])
-    if "bytes" in told:
-        blocks.append(told["bytes"])
+        if info.get(title):
+            columns = list(info[title][0])
+            blocks.append(render([[_cell(row[key]) for key in columns] for row in info[title]], columns))
+    if "text" in info:
+        blocks.append(info["text"])
+    if "bytes" in info:
+        blocks.append(info["bytes"])
     return "\n\n".join(blocks)
 
 

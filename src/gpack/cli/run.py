@@ -76,12 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
     end.add_argument("--ignore-eos", action="store_true", help="go on after the model's own end")
     _add_engine(parser.add_argument_group("engine"))
-    told = parser.add_argument_group("output")
-    told.add_argument("--stats", action="store_true", help="tell times, speed and memory on standard error")
-    told.add_argument(
+    output = parser.add_argument_group("output")
+    output.add_argument("--stats", action="store_true", help="tell times, speed and memory on standard error")
+    output.add_argument(
         "--logprobs", type=int, metavar="N", help="with --json: log-probabilities, and of the N best tokens"
     )
-    told.add_argument("--json", action="store_true", help="print the whole result as JSON when it is done")
+    output.add_argument("--json", action="store_true", help="print the whole result as JSON when it is done")
 
 
 def _add_sampling(group: Any) -> None:
@@ -101,7 +101,9 @@ def _add_sampling(group: Any) -> None:
 
 
 def _add_engine(group: Any) -> None:
-    group.add_argument("--threads", type=int, metavar="N", help="threads (default: the cores that affinity and CPU quota allow)")
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: the cores that affinity and CPU quota allow)"
+    )
     group.add_argument(
         "--ctx", type=int, metavar="N", help="most tokens of prompt and text (default: the model's, at most 4096)"
     )
@@ -175,7 +177,7 @@ def _answer(speaker: Speaker, text: str) -> int:
             raise
         done, stopped = speaker.generator.last, True
     if output is None:
-        print(json.dumps(_told(speaker, done), indent=2), flush=True)
+        print(json.dumps(_info(speaker, done), indent=2), flush=True)
     else:
         output.end()
         if done.finish_reason == "context":
@@ -186,11 +188,11 @@ def _answer(speaker: Speaker, text: str) -> int:
     return errors.EXIT_INTERRUPTED if stopped else errors.EXIT_OK
 
 
-def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
+def _info(speaker: Speaker, done: Generation) -> dict[str, Any]:
     from ..generate.text import INTERRUPTED
 
     model = speaker.model
-    told: dict[str, Any] = {
+    info: dict[str, Any] = {
         "ok": done.finish_reason != INTERRUPTED,
         "model": model.path,
         "fallback": None if model.fallback is None else model.fallback.to_dict(),
@@ -204,7 +206,7 @@ def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
     }
     if done.logprobs is not None:
         piece = speaker.model.tokenizer.piece
-        told["logprobs"] = [
+        info["logprobs"] = [
             {
                 "token": found.token,
                 "text": piece(found.token).decode("utf-8", "replace"),
@@ -214,7 +216,7 @@ def _told(speaker: Speaker, done: Generation) -> dict[str, Any]:
             }
             for found in done.logprobs
         ]
-    return told
+    return info
 
 
 # ---------------------------------------------------------------- the command line's values

@@ -149,7 +149,7 @@ def statistics(done: Generation, load_seconds: float) -> dict[str, Any]:
 
 def statistics_line(done: Generation, load_seconds: float) -> str:
     """The same for people."""
-    told, times = statistics(done, load_seconds), done.timings
+    stats, times = statistics(done, load_seconds), done.timings
     cached = f" and {times.cached_tokens} known" if times.cached_tokens else ""
     parts = [
         f"load {units.duration(load_seconds)}",
@@ -158,7 +158,7 @@ def statistics_line(done: Generation, load_seconds: float) -> str:
     if times.first_token_seconds is not None:
         parts.append(f"first token after {units.duration(times.first_token_seconds)}")
     parts.append(f"answer {units.plural(len(done.ids), 'token')}, {_rate(times.decode_rate)}")
-    parts += [f"peak memory {units.size(told['peak_memory_bytes'])}", f"ended by {done.finish_reason}"]
+    parts += [f"peak memory {units.size(stats['peak_memory_bytes'])}", f"ended by {done.finish_reason}"]
     if done.seed is not None:
         parts.append(f"seed {done.seed}")
     return " · ".join(parts)

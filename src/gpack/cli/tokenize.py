@@ -58,8 +58,8 @@ def _shown(tokenizer: Tokenizer, ids: list[int], args: argparse.Namespace) -> st
     pieces = [tokenizer.piece(token_id) for token_id in ids]
     texts = [piece.decode("utf-8", "backslashreplace") for piece in pieces]
     if args.json:
-        told: dict[str, Any] = {"ok": True, "count": len(ids), "ids": ids, "pieces": texts}
-        return json.dumps(told | {"bytes": [piece.hex() for piece in pieces]})
+        info: dict[str, Any] = {"ok": True, "count": len(ids), "ids": ids, "pieces": texts}
+        return json.dumps(info | {"bytes": [piece.hex() for piece in pieces]})
     return "\n".join(f"{token_id:>8}  {printable(text)}" for token_id, text in zip(ids, texts, strict=True))
 
 

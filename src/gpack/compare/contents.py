@@ -43,7 +43,7 @@ class Entry(NamedTuple):
         """The section that holds the value."""
         return SECTION_NAMES[SectionKind.TOKENIZER_BIN if self.is_stub else SectionKind.METADATA_KV_BIN]
 
-    def told(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """What an added or removed entry is."""
         held = {"held_by": self.holder} if self.is_stub else {"value": shown(self.value.python())}
         return {"type": self.value.value_type, **held}
@@ -80,7 +80,7 @@ def compare_metadata(found: Diff, left: Opened, right: Opened, trusted: set[Key]
         one, other = mine.get(key), theirs.get(key)
         if one is None or other is None:
             entry = one or other
-            found.add("metadata", key, ADDED if one is None else REMOVED, detail=entry.told())
+            found.add("metadata", key, ADDED if one is None else REMOVED, detail=entry.info())
         elif one.kind != other.kind or one.raw != other.raw:
             _add_value(found, key, one, other)
     order = [[key for key in values if key in mine and key in theirs] for values in (mine, theirs)]

@@ -112,14 +112,14 @@ def _union(mine: Mapping[Key, Any], theirs: Mapping[Key, Any]) -> Iterable[Key]:
 def _compare_sections(found: Diff, left: Opened, right: Opened, equal: set[Key], *, compare_bytes: bool) -> None:
     """The bytes of sections: of those with another digest whose difference has no meaning that was told; or of all."""
     mine, theirs = left.entries, right.entries
-    told = {entry.part for entry in found.differences}
+    parts = {entry.part for entry in found.differences}
     for key in (key for key in mine if key in theirs):
         one, other = mine[key], theirs[key]
         if not (left.holds(one) and right.holds(other)):
             lacking = left if not left.holds(one) else right
             found.skip("section", key[1], f"it leaves {lacking.path}, which is truncated or damaged")
             continue
-        if not compare_bytes and (key in equal or _MEANINGS.get(key[0]) in told):
+        if not compare_bytes and (key in equal or _MEANINGS.get(key[0]) in parts):
             continue
         sides = ((file.descriptor, entry.offset, file.path) for file, entry in ((left, one), (right, other)))
         apart = compare_ranges(next(sides), next(sides), min(one.size, other.size))

@@ -32,10 +32,10 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         """The difference as JSON-ready values."""
-        told: dict[str, Any] = {"part": self.part, "name": self.name, "kind": self.kind}
+        info: dict[str, Any] = {"part": self.part, "name": self.name, "kind": self.kind}
         if self.changes:
-            told["changes"] = {name: list(pair) for name, pair in self.changes.items()}
-        return told | ({"detail": dict(self.detail)} if self.detail else {})
+            info["changes"] = {name: list(pair) for name, pair in self.changes.items()}
+        return info | ({"detail": dict(self.detail)} if self.detail else {})
 
 
 @dataclass(frozen=True)

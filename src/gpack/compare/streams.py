@@ -60,10 +60,10 @@ class Apart:
 
     def detail(self) -> dict[str, Any]:
         """The numbers, JSON-ready."""
-        told: dict[str, Any] = {"bytes": self.length, "differing_bytes": self.count, "first_offset": self.first}
+        info: dict[str, Any] = {"bytes": self.length, "differing_bytes": self.count, "first_offset": self.first}
         if self.farthest is not None:
-            told["max_abs_difference"] = self.farthest
-        return told | ({"not_finite": self.not_finite} if self.not_finite else {})
+            info["max_abs_difference"] = self.farthest
+        return info | ({"not_finite": self.not_finite} if self.not_finite else {})
 
 
 def _values(data: Bytes, ggml_type: int) -> npt.NDArray[Any]:

@@ -70,12 +70,12 @@ def list_all(args: argparse.Namespace) -> int:
     shown = [vector for vector in shown if vector.id in picked]
     tasks = [task for task in tasks if task.id in picked]
     if args.json:
-        told = {
+        info = {
             "ok": True,
             "vectors": [vector.to_dict() for vector in shown],
             "recipes": [{"id": task.id, "doc": task.doc, "level": task.level} for task in tasks],
         }
-        print(json.dumps(told, indent=2))
+        print(json.dumps(info, indent=2))
     else:
         print("\n".join(lines_of([*shown, *tasks])))
     return errors.EXIT_OK

@@ -51,7 +51,7 @@ def reader(args: argparse.Namespace) -> int:
     return _run(
         args,
         {vector.id for vector in everything},
-        lambda told: run_reader(args.command, vectors, options, dump, progress=told),
+        lambda report: run_reader(args.command, vectors, options, dump, progress=report),
     )
 
 
@@ -68,7 +68,7 @@ def writer(args: argparse.Namespace) -> int:
     return _run(
         args,
         {recipe.id for recipe in everything},
-        lambda told: run_writer(args.command, recipes, options, broken_rules, progress=told),
+        lambda report: run_writer(args.command, recipes, options, broken_rules, progress=report),
     )
 
 
@@ -191,11 +191,11 @@ def _summary(run: Run, *, listed: int) -> list[str]:
             lines.append(f"FAIL {result.id}: {result.outcome}: {result.message}; the list says that it fails otherwise")
     lines += [f"FAIL {what}: {complaint}" for what, complaint in run.complaints]
     about = ", ".join(filter(None, [subject.language, subject.version, f"level {subject.level}"]))
-    told = ", ".join(f"{number} {outcome}" for outcome, number in run.counts.items()) or "nothing was run"
+    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in run.counts.items()) or "nothing was run"
     known = sum(result.known == "known" for result in run.results)
-    told += f" ({plural(known, 'known failure')})" if known else ""
+    outcomes += f" ({plural(known, 'known failure')})" if known else ""
     verdict = "OK" if run.ok else "FAILED"
-    lines.append(f"{subject.kind} {subject.name} ({about}): {verdict}: {told}; {duration(run.seconds)}")
+    lines.append(f"{subject.kind} {subject.name} ({about}): {verdict}: {outcomes}; {duration(run.seconds)}")
     new = [result for result in run.results if result.fails and not result.known]
     if new:
         lines.append("A list of known failures with these:")

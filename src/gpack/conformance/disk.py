@@ -39,17 +39,17 @@ def snapshot(folder: Path) -> dict[str, Stamp]:
 
 def changes(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:
     """What happened between two snapshots, in words, by path; of folders only what no file in them tells."""
-    told: list[str] = []
+    lines: list[str] = []
     folders: list[str] = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
         if old is None:
-            told.append(f"{path} was added")
+            lines.append(f"{path} was added")
         elif new is None:
-            told.append(f"{path} was removed")
+            lines.append(f"{path} was removed")
         elif old != new:
-            (folders if stat.S_ISDIR(old.mode & new.mode) else told).append(f"{path} was changed")
-    return told or folders
+            (folders if stat.S_ISDIR(old.mode & new.mode) else lines).append(f"{path} was changed")
+    return lines or folders
 
 
 def contents(folder: Path, *, most: int = 10) -> list[str]:

@@ -172,8 +172,8 @@ def _anchor(column: int, result: Result) -> str:
 
 def _failures(runs: Sequence[Run]) -> Iterable[str]:
     for column, run in enumerate(runs):
-        told = [result for result in run.results if result.outcome != "pass" or result.fails]
-        if not (told or run.notes or run.complaints):
+        shown = [result for result in run.results if result.outcome != "pass" or result.fails]
+        if not (shown or run.notes or run.complaints):
             continue
         yield f"<h2>{escape(run.subject.name)}</h2><p><code>{escape(' '.join(run.subject.command))}</code></p>"
         yield from (f"<p>note: {escape(note)}</p>" for note in run.notes)
@@ -182,7 +182,7 @@ def _failures(runs: Sequence[Run]) -> Iterable[str]:
             f"{escape(complaint)}</p>"
             for what, complaint in run.complaints
         )
-        for result in told:
+        for result in shown:
             yield _details(column, result)
 
 

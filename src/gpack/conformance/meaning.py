@@ -19,23 +19,25 @@ from .writer_recipes import KIND_NAMES, WriterRecipe, text_to_json, to_json
 
 def meaning_of_recipe(recipe: WriterRecipe) -> dict[str, Any]:
     """What the pack that the recipe asks for says."""
-    told = recipe.document
-    common = {name: told[name] for name in ("format_version", "min_reader_version", "producer")}
+    document = recipe.document
+    common = {name: document[name] for name in ("format_version", "min_reader_version", "producer")}
     if recipe.level == "container":
         return common | {
-            "manifest": told["manifest"],
-            "sections": [_section(recipe, section) for section in sorted(told["sections"], key=lambda s: s["kind"])],
+            "manifest": document["manifest"],
+            "sections": [
+                _section(recipe, section) for section in sorted(document["sections"], key=lambda s: s["kind"])
+            ],
         }
     return common | {
-        "metadata": [_key(item["key"], item["type"], item["value"]) for item in told["metadata"]],
-        "tensors": {item["name"]: _tensor(recipe, index, item) for index, item in enumerate(told["tensors"])},
-        "assets": {item["name"]: _digest(recipe.files[item["file"]]) for item in told["assets"]},
-        "experts": told["experts"] if _has_routed(told) else None,
+        "metadata": [_key(item["key"], item["type"], item["value"]) for item in document["metadata"]],
+        "tensors": {item["name"]: _tensor(recipe, index, item) for index, item in enumerate(document["tensors"])},
+        "assets": {item["name"]: _digest(recipe.files[item["file"]]) for item in document["assets"]},
+        "experts": document["experts"] if _has_routed(document) else None,
         "private_sections": [
-            _section(recipe, section) for section in sorted(told["private_sections"], key=lambda s: s["kind"])
+            _section(recipe, section) for section in sorted(document["private_sections"], key=lambda s: s["kind"])
         ],
-        "extensions": told["extensions"],
-        "name": told.get("name", _default_name(told)),
+        "extensions": document["extensions"],
+        "name": document.get("name", _default_name(document)),
     }
 
 
@@ -69,25 +71,27 @@ def meaning_of_pack(path: Path, level: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- of a recipe
 
 
-def _section(recipe: WriterRecipe, told: dict[str, Any]) -> dict[str, Any]:
-    data = recipe.files[told["file"]]
+def _section(recipe: WriterRecipe, section: dict[str, Any]) -> dict[str, Any]:
+    data = recipe.files[section["file"]]
     return {
-        "kind": told["kind"],
-        "name": told["name"],
-        "alignment": told["alignment"],
-        "item_count": str(told["item_count"]),
+        "kind": section["kind"],
+        "name": section["name"],
+        "alignment": section["alignment"],
+        "item_count": str(section["item_count"]),
         "size": str(len(data)),
         "sha256": _digest(data),
     }
 
 
-def _tensor(recipe: WriterRecipe, index: int, told: dict[str, Any]) -> dict[str, Any]:
-    if "file" in told:
-        data = recipe.files[told["file"]]
+def _tensor(recipe: WriterRecipe, index: int, tensor: dict[str, Any]) -> dict[str, Any]:
+    if "file" in tensor:
+        data = recipe.files[tensor["file"]]
     else:
-        size = _byte_size(told["type_id"], told["dims"])
-        data = recipe.files[recipe.document["shards"][told["shard"]]["file"]][told["offset"] : told["offset"] + size]
-    return _tensor_of(told["ggml_type"], told["dims"], index, data)
+        size = _byte_size(tensor["type_id"], tensor["dims"])
+        data = recipe.files[recipe.document["shards"][tensor["shard"]]["file"]][
+            tensor["offset"] : tensor["offset"] + size
+        ]
+    return _tensor_of(tensor["ggml_type"], tensor["dims"], index, data)
 
 
 def _byte_size(kind: int, dims: list[int]) -> int:
@@ -97,17 +101,17 @@ def _byte_size(kind: int, dims: list[int]) -> int:
     return elements // GgmlType.BLOCK[kind] * GgmlType.BYTES[kind]
 
 
-def _has_routed(told: dict[str, Any]) -> bool:
+def _has_routed(document: dict[str, Any]) -> bool:
     """Whether the pack has routed experts: tensors may be called like some and be ordinary ones."""
-    values = {item["key"]: item["value"] for item in told["metadata"]}
-    shapes = [Shape(item["name"], item["type_id"], tuple(item["dims"])) for item in told["tensors"]]
+    values = {item["key"]: item["value"] for item in document["metadata"]}
+    shapes = [Shape(item["name"], item["type_id"], tuple(item["dims"])) for item in document["tensors"]]
     placements = assign_placements(shapes, draft_start(values.get)).values()
     return any(placement.section == SectionKind.EXPERT_BLOBS for placement in placements)
 
 
-def _default_name(told: dict[str, Any]) -> str:
+def _default_name(document: dict[str, Any]) -> str:
     """`general.name`, else the architecture, else `unknown`: spec/GPACK.md, the manifest."""
-    values = {item["key"]: item["value"] for item in told["metadata"]}
+    values = {item["key"]: item["value"] for item in document["metadata"]}
     return values.get("general.name") or values.get("general.architecture") or "unknown"
 
 
@@ -132,14 +136,14 @@ def _sections(container: Container, first: int) -> list[dict[str, Any]]:
 
 def _metadata(pack: Pack) -> list[dict[str, Any]]:
     table = pack.metadata.table
-    told = []
+    metadata = []
     for row in table.rows():
         value = restore_value(table, row, lambda: pack.tokenizer_table)
         kind = KIND_NAMES.get(value.value_type, "?")
         if value.value_type == MetadataType.ARRAY:
             kind = f"[{KIND_NAMES.get(value.element_type, '?')}]"
-        told.append(_key(value.key, kind, _python_to_json(value.element_type, value.python())))
-    return told
+        metadata.append(_key(value.key, kind, _python_to_json(value.element_type, value.python())))
+    return metadata
 
 
 def _python_to_json(element_type: int, value: Any) -> Any:

@@ -248,8 +248,8 @@ def load_run(path: str | Path) -> Run:
     except OSError as error:
         raise PathError(error.strerror or str(error), code="io.read", path=path) from error
     try:
-        told = parse_object(data, max_bytes=_MAX_RESULT_BYTES, max_depth=_MAX_RESULT_DEPTH, plain=False)
-        return _run_of(told)
+        info = parse_object(data, max_bytes=_MAX_RESULT_BYTES, max_depth=_MAX_RESULT_DEPTH, plain=False)
+        return _run_of(info)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
             f"it is no result of a run: {error}",
@@ -259,19 +259,19 @@ def load_run(path: str | Path) -> Run:
         ) from error
 
 
-def _run_of(told: dict[str, Any]) -> Run:
-    if (told.get("format"), told.get("version")) != (RESULT_FORMAT, RESULT_VERSION):
-        raise ValueError(f"format and version are {shorten(told.get('format'))}, {shorten(told.get('version'))}")
+def _run_of(info: dict[str, Any]) -> Run:
+    if (info.get("format"), info.get("version")) != (RESULT_FORMAT, RESULT_VERSION):
+        raise ValueError(f"format and version are {shorten(info.get('format'))}, {shorten(info.get('version'))}")
     subject = Subject(
-        **{name: _text(told["subject"][name]) for name in ("kind", "name", "language", "version", "level")},
-        command=_texts(told["subject"]["command"]),
+        **{name: _text(info["subject"][name]) for name in ("kind", "name", "language", "version", "level")},
+        command=_texts(info["subject"]["command"]),
     )
     run = Run(
         subject,
-        [_result_of(item) for item in told["results"]],
-        _texts(told["notes"]),
-        _texts(told["stale"]),
-        float(told["seconds"]),
+        [_result_of(item) for item in info["results"]],
+        _texts(info["notes"]),
+        _texts(info["stale"]),
+        float(info["seconds"]),
     )
     ids = [result.id for result in run.results]
     if len(set(ids)) != len(ids):
@@ -279,21 +279,21 @@ def _run_of(told: dict[str, Any]) -> Run:
     return run
 
 
-def _result_of(told: dict[str, Any]) -> Result:
-    if told["outcome"] not in OUTCOMES or told.get("known", "") not in get_args(Known):
-        raise ValueError(f"there is no outcome {shorten(told['outcome'])} {shorten(told.get('known', ''))}")
+def _result_of(info: dict[str, Any]) -> Result:
+    if info["outcome"] not in OUTCOMES or info.get("known", "") not in get_args(Known):
+        raise ValueError(f"there is no outcome {shorten(info['outcome'])} {shorten(info.get('known', ''))}")
     return Result(
-        _text(told["id"]),
-        _text(told["level"]),
-        bool(told["required"]),
-        _text(told["expect"]),
-        told["outcome"],
-        _text(told.get("message", "")),
-        _texts(told.get("differences", [])),
-        _texts(told.get("notes", [])),
-        _text(told.get("stderr", "")),
-        float(told["seconds"]),
-        told.get("known", ""),
+        _text(info["id"]),
+        _text(info["level"]),
+        bool(info["required"]),
+        _text(info["expect"]),
+        info["outcome"],
+        _text(info.get("message", "")),
+        _texts(info.get("differences", [])),
+        _texts(info.get("notes", [])),
+        _text(info.get("stderr", "")),
+        float(info["seconds"]),
+        info.get("known", ""),
     )
 
 

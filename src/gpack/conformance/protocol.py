@@ -82,13 +82,13 @@ def parse_start(line: bytes) -> Start:
     Raises:
         ProtocolError: It is none.
     """
-    told = _object(line)
-    _expect(told, "type", "start")
-    if told.get("protocol") != PROTOCOL or isinstance(told.get("protocol"), bool):
-        raise ProtocolError(f"$.protocol is {shorten(told.get('protocol'))}, this runner speaks {PROTOCOL}")
-    level = _one_of(told, "level", LEVELS)
-    depth = _one_of(told, "depth", DEPTHS) if "depth" in told else DEPTHS[-1]
-    return Start(_text(told, "name"), _text(told, "language"), _text(told, "version"), level, depth)
+    message = _object(line)
+    _expect(message, "type", "start")
+    if message.get("protocol") != PROTOCOL or isinstance(message.get("protocol"), bool):
+        raise ProtocolError(f"$.protocol is {shorten(message.get('protocol'))}, this runner speaks {PROTOCOL}")
+    level = _one_of(message, "level", LEVELS)
+    depth = _one_of(message, "depth", DEPTHS) if "depth" in message else DEPTHS[-1]
+    return Start(_text(message, "name"), _text(message, "language"), _text(message, "version"), level, depth)
 
 
 def parse_result(line: bytes, seq: int) -> Answer:
@@ -97,12 +97,12 @@ def parse_result(line: bytes, seq: int) -> Answer:
     Raises:
         ProtocolError: It is none.
     """
-    told = _object(line)
-    _expect(told, "type", "result")
-    if told.get("seq") != seq or isinstance(told.get("seq"), bool):
-        raise ProtocolError(f"$.seq is {shorten(told.get('seq'))}, the request had {seq}")
-    verdict: Verdict = _one_of(told, "verdict", VERDICTS)  # type: ignore[assignment]  # one of them, as was checked
-    return _answer(told, verdict)
+    message = _object(line)
+    _expect(message, "type", "result")
+    if message.get("seq") != seq or isinstance(message.get("seq"), bool):
+        raise ProtocolError(f"$.seq is {shorten(message.get('seq'))}, the request had {seq}")
+    verdict: Verdict = _one_of(message, "verdict", VERDICTS)  # type: ignore[assignment]  # one of them, as was checked
+    return _answer(message, verdict)
 
 
 def parse_output(output: bytes, status: int) -> Answer:
@@ -118,14 +118,14 @@ def parse_output(output: bytes, status: int) -> Answer:
     return _answer(_object(output), "reject")
 
 
-def _answer(told: dict[str, Any], verdict: Verdict) -> Answer:
+def _answer(message: dict[str, Any], verdict: Verdict) -> Answer:
     if verdict == "accept":
-        if not isinstance(told.get("dump"), dict):
-            raise ProtocolError(f"$.dump is {shorten(told.get('dump'))}, no object")
-        return Answer("accept", dump=told["dump"])
+        if not isinstance(message.get("dump"), dict):
+            raise ProtocolError(f"$.dump is {shorten(message.get('dump'))}, no object")
+        return Answer("accept", dump=message["dump"])
     if verdict == "skip":
-        return Answer("skip", message=_text(told, "reason"))
-    return Answer("reject", reject_class=_one_of(told, "class", CLASSES), message=_text(told, "message"))
+        return Answer("skip", message=_text(message, "reason"))
+    return Answer("reject", reject_class=_one_of(message, "class", CLASSES), message=_text(message, "message"))
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -136,20 +136,20 @@ def _object(data: bytes) -> dict[str, Any]:
         raise ProtocolError(f"{start} is no JSON object: {error}") from error
 
 
-def _expect(told: dict[str, Any], key: str, value: str) -> None:
-    if told.get(key) != value:
-        raise ProtocolError(f"$.{key} is {shorten(told.get(key))}, not {value!r}")
+def _expect(message: dict[str, Any], key: str, value: str) -> None:
+    if message.get(key) != value:
+        raise ProtocolError(f"$.{key} is {shorten(message.get(key))}, not {value!r}")
 
 
-def _one_of(told: dict[str, Any], key: str, values: tuple[str, ...]) -> str:
-    value = told.get(key)
+def _one_of(message: dict[str, Any], key: str, values: tuple[str, ...]) -> str:
+    value = message.get(key)
     if not isinstance(value, str) or value not in values:
         raise ProtocolError(f"$.{key} is {shorten(value)}, none of {', '.join(values)}")
     return value
 
 
-def _text(told: dict[str, Any], key: str) -> str:
-    value = told.get(key)
+def _text(message: dict[str, Any], key: str) -> str:
+    value = message.get(key)
     if not isinstance(value, str):
         raise ProtocolError(f"$.{key} is {shorten(value)}, no text")
     return value[:_MAX_TEXT]

@@ -105,9 +105,9 @@ class _Workers:
         if self._progress:
             self._progress(result)
 
-    def note(self, *told: str) -> None:
+    def note(self, *notes: str) -> None:
         """Keeps what belongs to no single vector."""
-        self.notes += [note for note in told if note]
+        self.notes += [note for note in notes if note]
 
     @property
     def tired(self) -> bool:
@@ -155,8 +155,8 @@ class _Worker:
             self._fail(result, error.outcome, str(error))
         except GpackError as error:  # it could not be started again
             self._fail(result, "crash", error.message)
-        if told := self._sandbox.touched():
-            self._fail(result, "touched", f"it changed what is not its own: {'; '.join(told[:5])}")
+        if touched := self._sandbox.touched():
+            self._fail(result, "touched", f"it changed what is not its own: {'; '.join(touched[:5])}")
         elif answer is not None:
             self._judge.judge(vector, path, answer, result)
         if result.outcome in MISBEHAVIOUR:

@@ -56,7 +56,7 @@ def _junit_case(result: RuleResult) -> str:
         return f"{start}><skipped message={attribute(result.reason)}/></testcase>"
     if result.status == PASSED:
         return f"{start}/>"
-    told = "\n".join(f"{found.place}: {found.message}" for found in result.findings)
+    text = "\n".join(f"{found.place}: {found.message}" for found in result.findings)
     if result.severity == "warning":
-        return f"{start}><system-out>{content(told)}</system-out></testcase>"
-    return f"{start}><failure message={attribute(result.doc)}>{content(told)}</failure></testcase>"
+        return f"{start}><system-out>{content(text)}</system-out></testcase>"
+    return f"{start}><failure message={attribute(result.doc)}>{content(text)}</failure></testcase>"

@@ -106,18 +106,18 @@ def model_recipe(recipe_id: str, doc: str, model: Model) -> WriterRecipe:
     shard, header_size, offsets = _shard(model) if model.external else (b"", 0, {})
     tensors = []
     for index, (name, ggml_type, dims, data) in enumerate(model.tensors):
-        told: dict[str, Any] = {
+        info: dict[str, Any] = {
             "name": name,
             "ggml_type": GgmlType.NAMES[ggml_type],
             "type_id": ggml_type,
             "dims": list(dims),
         }
         if name in outside:
-            told |= {"shard": 0, "offset": offsets[name]}
+            info |= {"shard": 0, "offset": offsets[name]}
         else:
             files[f"t{index}.bin"] = data
-            told |= {"file": f"t{index}.bin"}
-        tensors.append(told)
+            info |= {"file": f"t{index}.bin"}
+        tensors.append(info)
     document: dict[str, Any] = {
         "type": "write",
         "protocol": 1,
@@ -181,18 +181,18 @@ def _shard(model: Model) -> tuple[bytes, int, dict[str, int]]:
 
 
 def _asset_files(model: Model, files: dict[str, bytes]) -> list[dict[str, str]]:
-    told = []
+    entries = []
     for index, (name, data) in enumerate(model.assets.items()):
         files[f"a{index}.bin"] = data
-        told.append({"name": name, "file": f"a{index}.bin"})
-    return told
+        entries.append({"name": name, "file": f"a{index}.bin"})
+    return entries
 
 
 def _private_files(model: Model, files: dict[str, bytes]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for index, section in enumerate(model.private):
         files[f"p{index}.bin"] = section.data
-        told.append(
+        entries.append(
             {
                 "kind": section.kind,
                 "name": section.name,
@@ -201,7 +201,7 @@ def _private_files(model: Model, files: dict[str, bytes]) -> list[dict[str, Any]
                 "file": f"p{index}.bin",
             }
         )
-    return told
+    return entries
 
 
 # ---------------------------------------------------------------- container level

@@ -126,9 +126,11 @@ class _Writer:
             result.outcome, result.message = error.outcome, str(error)
             written = False
             self._faults += 1
-        told = [change for change in changes(before, snapshot(sandbox.work)) if change != f"{OUTPUT_FILE} was added"]
-        added = [change for change in told if change.endswith(" was added")]
-        changed = [*sandbox.touched(), *(change for change in told if change not in added)]
+        unexpected = [
+            change for change in changes(before, snapshot(sandbox.work)) if change != f"{OUTPUT_FILE} was added"
+        ]
+        added = [change for change in unexpected if change.endswith(" was added")]
+        changed = [*sandbox.touched(), *(change for change in unexpected if change not in added)]
         if changed:
             result.outcome, result.message = "touched", f"it changed what is not its own: {'; '.join(changed[:5])}"
         elif added and result.good:

@@ -117,8 +117,8 @@ def describe(conversion: Conversion) -> dict[str, Any]:
         described["experts"] = plan.manifest["experts"]
     if notes := [*plan.source.notes, *plan.notes]:
         described["notes"] = notes
-    if told := plan.manifest.get("extensions", {}).get(IMPORT_EXTENSION):
-        described[IMPORT_EXTENSION] = told
+    if imported := plan.manifest.get("extensions", {}).get(IMPORT_EXTENSION):
+        described[IMPORT_EXTENSION] = imported
     if result is None:
         described["free_bytes"] = free_space(output) if output.parent.is_dir() else 0
         described["replaces_bytes"] = output.stat().st_size if output.is_file() else 0

@@ -165,10 +165,10 @@ class Plan:
         if not self.reasons:
             return
         extensions = self.manifest.setdefault("extensions", {})
-        told = dict(extensions.get(IMPORT_EXTENSION, {}))
-        told["runnable"] = False
-        told["reasons"] = list(dict.fromkeys([*told.get("reasons", ()), *self.reasons]))
-        extensions[IMPORT_EXTENSION] = told
+        info = dict(extensions.get(IMPORT_EXTENSION, {}))
+        info["runnable"] = False
+        info["reasons"] = list(dict.fromkeys([*info.get("reasons", ()), *self.reasons]))
+        extensions[IMPORT_EXTENSION] = info
 
     def _add_assets(self) -> None:
         if self.source.assets:

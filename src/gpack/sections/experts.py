@@ -140,8 +140,8 @@ class ExpertShard:
 
     def summary(self) -> dict[str, str | int]:
         """What the manifest says of it."""
-        told: dict[str, str | int] = {"name": self.name, "size": self.size, "header_sha256": self.header_sha256.hex()}
-        return told | {"sha256": self.sha256.hex()} if self.sha256 else told
+        info: dict[str, str | int] = {"name": self.name, "size": self.size, "header_sha256": self.header_sha256.hex()}
+        return info | {"sha256": self.sha256.hex()} if self.sha256 else info
 
 
 def build_expert_layout(layers: Sequence[ExpertLayer]) -> bytes:

@@ -123,7 +123,7 @@ class CompositeSource:
     def describe_files(self) -> list[dict[str, Any]]:
         """The files, for a report."""
         others = [{"file": file.path.name, "size": file.size} for file in self._opened]
-        drafts = [told for other in self._also for told in other.describe_files()]
+        drafts = [info for other in self._also for info in other.describe_files()]
         return [*self.base.describe_files(), *others, *drafts]
 
     def origin(self, tensor: TensorInfo | AddedTensor) -> dict[str, Any]:

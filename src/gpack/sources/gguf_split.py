@@ -164,10 +164,10 @@ def _check_total(paths: Sequence[Path], headers: Sequence[Header]) -> None:
 def _check_foreign(paths: Sequence[Path], headers: Sequence[Header]) -> None:
     """A shard that speaks of another total than the others is another model's: fewest agree with it."""
     said = [_integer(header, SPLIT_TENSORS_COUNT, path) for path, header in zip(paths, headers, strict=True)]
-    told = Counter(count for count in said if count is not None)
-    if len(told) < 2:
+    counts = Counter(count for count in said if count is not None)
+    if len(counts) < 2:
         return
-    common, rare = told.most_common()[0][0], told.most_common()[-1][0]
+    common, rare = counts.most_common()[0][0], counts.most_common()[-1][0]
     index = len(said) - 1 - said[::-1].index(rare)
     raise _split_error(
         f"a foreign shard: {paths[index].name} says that its model has {rare} tensors, the others say {common}",

@@ -179,17 +179,17 @@ class HfSource:
             return {}
 
     def _tell(self, parts: Sorted) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+        info: dict[str, Any] = {}
         if self.reasons:
-            told = {"runnable": False, "reasons": list(dict.fromkeys(self.reasons))}
+            info = {"runnable": False, "reasons": list(dict.fromkeys(self.reasons))}
         if parts.towers:
-            told["left_out" if self._text_only else "parts"] = {
+            info["left_out" if self._text_only else "parts"] = {
                 shorten(tower)[1:-1]: {"tensors": len(tensors), "bytes": sum(t.byte_size for t in tensors)}
                 for tower, tensors in parts.towers.items()
             }
         if parts.buffers:
-            told["computed"] = [shorten(tensor.name)[1:-1] for tensor in parts.buffers[:100]]
-        return {IMPORT_EXTENSION: told} if told else {}
+            info["computed"] = [shorten(tensor.name)[1:-1] for tensor in parts.buffers[:100]]
+        return {IMPORT_EXTENSION: info} if info else {}
 
 
 def _sentence(error: FormatError) -> str:

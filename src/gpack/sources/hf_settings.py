@@ -57,15 +57,15 @@ def untranslated(architecture: Architecture, config: HfConfig, names: Iterable[s
     Raises:
         FormatError: `hf.config`: a value is impossible.
     """
-    told = [*_attention(architecture, config), *_feed_forward(architecture, config)]
+    reasons = [*_attention(architecture, config), *_feed_forward(architecture, config)]
     factor = config.rope_number("partial_rotary_factor")
     if factor not in (None, 1.0) and not architecture.is_linear:
-        told.append(f"partial_rotary_factor is {factor}: {architecture.name} rotates whole heads")
+        reasons.append(f"partial_rotary_factor is {factor}: {architecture.name} rotates whole heads")
     allowed = {f"{name}.bias" for name in (*biased(architecture, config), "ssm_dt")}
     biases = [name for name in names if name.endswith(".bias") and name.split(".", 2)[-1] not in allowed]
     if biases:
-        told.append(f"{len(biases)} biases are none that {architecture.name} has, the first is {biases[0]}")
-    return told
+        reasons.append(f"{len(biases)} biases are none that {architecture.name} has, the first is {biases[0]}")
+    return reasons
 
 
 def _attention(architecture: Architecture, config: HfConfig) -> Iterator[str]:

@@ -166,9 +166,9 @@ class Translator:
         if layers == wanted:
             return
         absent, beyond = sorted(wanted - layers), sorted(layers - wanted)
-        told = f"lacks the layers {absent[:10]}" if absent else f"has the layers {beyond[:10]}"
+        gap = f"lacks the layers {absent[:10]}" if absent else f"has the layers {beyond[:10]}"
         raise FormatError(
-            f"the model {told}, the configuration speaks of {self.layers}",
+            f"the model {gap}, the configuration speaks of {self.layers}",
             code="hf.tensor",
             path=self.config.path,
             field="num_hidden_layers",

@@ -48,10 +48,10 @@ def judged(folder: Path, command: list[str], level: str, *options: str) -> None:
     """Runs the vectors of a level; every one must pass."""
     chosen = asked(vectors.load(), level)
     assert len(chosen) >= FEWEST[level]
-    told = folder / "result.json"
+    info = folder / "result.json"
     limits = ["--timeout", "60", "--start-timeout", "120"]
-    status = cli.main(["reader", "--strict-class", *limits, *options, "--json", str(told), "--", *command])
-    result = json.loads(told.read_text())
+    status = cli.main(["reader", "--strict-class", *limits, *options, "--json", str(info), "--", *command])
+    result = json.loads(info.read_text())
     assert status == 0, [item for item in result["results"] if item["outcome"] != "pass"]
     assert [item["outcome"] for item in result["results"]] == ["pass"] * len(chosen)
 

@@ -43,10 +43,10 @@ def command() -> Command:
 def test_every_vector_of_its_level_is_right(command: Command, tmp_path: Path, language: str, level: str) -> None:
     chosen = asked(vectors.load(), level)
     assert len(chosen) >= FEWEST[level]
-    told = tmp_path / "result.json"
-    options = ["--strict-class", "--timeout", "60", "--start-timeout", "120", "--json", str(told)]
+    info = tmp_path / "result.json"
+    options = ["--strict-class", "--timeout", "60", "--start-timeout", "120", "--json", str(info)]
     status = cli.main(["reader", *options, "--", *command(language), "--level", level])
-    result = json.loads(told.read_text())
+    result = json.loads(info.read_text())
     assert status == 0, result
     assert [item["outcome"] for item in result["results"]] == ["pass"] * len(chosen)
     assert result["subject"]["level"] == level
