@@ -42,7 +42,7 @@ CODES = {
     "pack.changed": "the file at the path of a pickled pack is another one by now",
     "pack.no_tensor": "the pack holds no tensor of that name",
     "pack.no_section": "the pack holds no section of that name",
-    "pack.no_asset": "the pack holds no tokenizer file of that name",
+    "pack.no_asset": "the pack holds no file of that name",
     "pack.no_key": "the metadata holds no such key",
     "shard.missing": "an external shard is not in the folder where it is looked for",
     "shard.size": "an external shard has another size than the pack records",

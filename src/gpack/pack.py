@@ -342,7 +342,7 @@ class Pack:
         return self._tokenizer
 
     def assets(self) -> list[str]:
-        """Names of the raw tokenizer files."""
+        """Names of the files that lay beside the weights."""
         if self.container.find(SectionKind.TOKENIZER_ASSETS) is None:
             return []
         from .sections.assets import AssetTable
@@ -350,7 +350,7 @@ class Pack:
         return list(AssetTable(self.section(SectionKind.TOKENIZER_ASSETS)).names())
 
     def asset(self, name: str) -> memoryview:
-        """The bytes of a raw tokenizer file.
+        """The bytes of a file that lay beside the weights.
 
         Raises:
             MissingError: The pack has no such file.
@@ -359,7 +359,7 @@ class Pack:
         names = self.assets()
         if name not in names:
             raise errors.MissingError(
-                f"there is no tokenizer file {name!r}",
+                f"there is no file {name!r}",
                 code="pack.no_asset",
                 path=self.container.path,
                 hint=f"there are {', '.join(names)}" if names else "the pack has none",

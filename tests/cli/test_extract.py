@@ -38,7 +38,7 @@ def test_inspect_lists_the_files(pack: Path, capsys: pytest.CaptureFixture[str])
     info = json.loads(capsys.readouterr().out)
     assert info["assets"] == [{"name": name, "bytes": len(ASSETS[name])} for name in sorted(ASSETS)]
     assert main(["inspect", str(pack)]) == 0
-    assert "tokenizer file" in capsys.readouterr().out
+    assert "file beside the weights" in capsys.readouterr().out
 
 
 def test_names_that_there_are_not(pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

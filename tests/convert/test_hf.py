@@ -120,7 +120,7 @@ def test_raw_files_are_kept(tmp_path: Path) -> None:
             "tokenizer.json",
             "tokenizer_config.json",
         ]
-        assert list(assets.names()) == names
+        assert list(assets.names()) == ["__metadata__.json", *names]
         for name in names:
             assert bytes(assets.read(name)) == (folder / name).read_bytes()
 

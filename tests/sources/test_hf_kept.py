@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_maker import f32, kept, llama_tensors, qwen3_config, qwen3_folder, qwen3_tensors, write_json, write_safetensors
+from hf_maker import (
+    f32,
+    kept,
+    llama_tensors,
+    qwen3_config,
+    qwen3_folder,
+    qwen3_tensors,
+    write_by_hand,
+    write_json,
+    write_safetensors,
+)
 
 import gpack
 from gpack.convert.anything import convert
@@ -262,3 +272,57 @@ def test_an_exponential_beyond_f32(tmp_path: Path) -> None:
             (made,), reasons = keep_wide([tensor])
         assert made.name == kept_name
         assert bool(reasons) is (kept_name == "A_log")
+
+
+# --- files beside the weights ---
+
+
+def test_companions_are_kept_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = qwen3_folder(tmp_path / "m")
+    beside = {
+        "tekken.json": b'{"vocab": []}',
+        "params.json": b"{}",
+        "spiece.model": b"\x0a\x00",
+        "vocab.txt": b"a\r\nb",
+        "adapter_config.json": b"no JSON",
+        "video_preprocessor_config.json": b"{}",
+        "LICENSE.txt": b"free",
+        "README.md": b"# M",
+    }
+    for name, data in beside.items():
+        (folder / name).write_bytes(data)
+    (folder / "holiday.txt").write_bytes(b"private")
+    (folder / "qwen.tiktoken").write_bytes(b"x" * 5000)
+    monkeypatch.setattr("gpack.sources.hf_files.MAX_KEPT", 4900)
+    done = report(convert(folder, tmp_path / "m.gpack"))
+    assert done["notes"] == ["not kept: qwen.tiktoken: it has 5000 bytes, and 4900 are kept"]
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        kept_files = {name: bytes(pack.asset(name)) for name in pack.assets()}
+    assert beside.items() <= kept_files.items()
+    assert set(kept_files) - set(beside) == {
+        "__metadata__.json",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert kept_files["__metadata__.json"] == b'{"format": "pt"}'
+
+
+def test_papers_of_a_folder_without_a_configuration_are_not_the_models(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "x.safetensors", TINY)
+    (tmp_path / "README.md").write_text("of something else")
+    convert(tmp_path / "x.safetensors", tmp_path / "m.gpack")
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert pack.assets() == ["__metadata__.json"]
+
+
+def test_what_shards_say_beside_their_tensors(tmp_path: Path) -> None:
+    header = {"a": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}
+    write_by_hand(tmp_path / "m-1-of-3.safetensors", {"__metadata__": {"x": "1"}, **header})
+    write_by_hand(tmp_path / "m-2-of-3.safetensors", {"b": header["a"]})
+    write_by_hand(tmp_path / "m-3-of-3.safetensors", {"__metadata__": None, "c": header["a"]})
+    done = report(convert(tmp_path / "m-1-of-3.safetensors", tmp_path / "m.gpack"))
+    assert "__metadata__ of the tensors is no object of strings; it is kept as it is" in done["notes"]
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert bytes(pack.asset("__metadata__.json")) == b'[{"x": "1"}, null, null]'

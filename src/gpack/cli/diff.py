@@ -14,7 +14,7 @@ from ..terminal.table import printable
 
 DESCRIPTION = """\
 Show what differs between two packs: header, directory, metadata keys with their values, tensors (type, shape, home,
-bytes, and of floats how far values are apart), tokenizer, raw tokenizer files, manifest, sections.
+bytes, and of floats how far values are apart), tokenizer, files beside the weights, manifest, sections.
 
 Sections with equal digests are taken for equal; --bytes reads and compares every byte of both files instead, also those
 between sections. Files are read a few bytes at a time, whatever their size. Damaged files are compared as far as they

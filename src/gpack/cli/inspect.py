@@ -18,7 +18,7 @@ from .vocabulary import is_gguf
 DESCRIPTION = """\
 Show what a pack or a GGUF holds: the model, the sections with sizes, offsets and digests, tensors by type, experts and
 tokenizer. --tensors lists every tensor, --metadata every key, --section one section down to its rows.
---extract NAME gives a raw tokenizer file back, on standard output or in the file that -o names."""
+--extract NAME gives a file back that lay beside the weights, on standard output or in the file that -o names."""
 
 
 # The order of a summary's facts; the manifest has them sorted by name.
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensors", action="store_true", help="list every tensor: type, shape, size, place")
     parser.add_argument("--metadata", action="store_true", help="list every metadata key with its value")
     parser.add_argument("--section", metavar="NAME", help="show one section of a pack: header and rows")
-    parser.add_argument("--extract", metavar="NAME", help="write out a raw tokenizer file of a pack")
+    parser.add_argument("--extract", metavar="NAME", help="write out a file that lay beside the weights")
     parser.add_argument("-o", "--output", metavar="FILE", help="where --extract writes it (default: standard output)")
     parser.add_argument("--json", action="store_true", help="print everything asked for as JSON")
 
@@ -113,10 +113,17 @@ def _blocks(info: dict[str, Any]) -> list[str]:
             for shard in shards
         ]
         blocks.append(render(rows, ["shard", "bytes", "digest of", "sha256 of the header"], "lrll"))
+<<<<<<< HEAD
     if info.get("assets"):
         rows = [(asset["name"], asset["bytes"]) for asset in info["assets"]]
         blocks.append(render(rows, ["tokenizer file", "bytes"], "lr"))
     if "tensors" in info:
+=======
+    if told.get("assets"):
+        rows = [(asset["name"], asset["bytes"]) for asset in told["assets"]]
+        blocks.append(render(rows, ["file beside the weights", "bytes"], "lr"))
+    if "tensors" in told:
+>>>>>>> 1db03a4 (Import: files beside the weights are kept byte for byte, with what the headers say; section 12 is theirs)
         columns = ["name", "type", "shape", "bytes", "place", "offset"]
         rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in info["tensors"]]
         blocks.append(render(rows, columns, "lllrlr"))

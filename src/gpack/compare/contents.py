@@ -204,7 +204,7 @@ def _place(one: bytes, other: bytes) -> int:
 
 
 def compare_assets(found: Diff, left: Opened, right: Opened, trusted: set[Key]) -> None:
-    """The raw tokenizer files."""
+    """The files that lay beside the weights."""
     kind = SectionKind.TOKENIZER_ASSETS
     if _is_trusted(kind, trusted):
         return

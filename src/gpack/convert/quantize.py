@@ -177,7 +177,7 @@ class QuantizedSource:
 
     @property
     def assets(self) -> Mapping[str, bytes]:
-        """Raw tokenizer files by name."""
+        """Files that lie beside the weights, by name."""
         return self._model.assets
 
     @property

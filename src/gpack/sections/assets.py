@@ -1,4 +1,4 @@
-"""TokenizerAssets: an archive of named raw tokenizer files."""
+"""TokenizerAssets: an archive of the named files that lay beside the weights."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class CompositeSource:
         base: The GGUF.
         metadata: Its metadata, with what added layers change.
         dense_columns: What a pack directory says of dense tensors, by name.
-        assets: Raw tokenizer files by name.
+        assets: Files that lie beside the weights, by name.
         notes: What was found and left out, for a report.
     """
 

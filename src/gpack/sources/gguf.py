@@ -78,7 +78,7 @@ class GgufSource:
         alignment: Alignment of the first file, bytes.
         metadata: The first file's entries in its order, without `split.*`.
         tensors: The tensors of all files, in order.
-        assets, extensions, notes: Nothing: a GGUF has no raw tokenizer files and nothing else to tell.
+        assets, extensions, notes: Nothing: a GGUF has no files beside it and nothing else to tell.
     """
 
     def __init__(self, files: Sequence[SourceFile], headers: Sequence[Header]) -> None:

@@ -3,33 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from ..container.strict_json import parse_object
 from ..errors import FormatError, PathError
+from ..generated.constants import GEXC_MAGIC
+from ..sections.assets import is_file_name
 from .files import SourceFile
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TEMPLATE, TEMPLATE_JSON = "chat_template.jinja", "chat_template.json"
-SPECIAL_TOKENS = "special_tokens_map.json"
-# What is kept byte for byte in TokenizerAssets.
+SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+SENTENCE_PIECE, TEKKEN = "tokenizer.model", "tekken.json"
+# What an import reads.
 NAMES = (
     CONFIG,
     GENERATION,
     TOKENIZER,
     TOKENIZER_CONFIG,
     SPECIAL_TOKENS,
-    "added_tokens.json",
+    ADDED_TOKENS,
     TEMPLATE,
     TEMPLATE_JSON,
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "preprocessor_config.json",
+    VOCABULARY,
+    MERGES,
+    SENTENCE_PIECE,
+    TEKKEN,
 )
-MAX_BYTES = 256 << 20
+# What else belongs to a model, by patterns of names. A closed list: a folder may hold other people's papers too.
+_COMPANIONS = (
+    "params.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model.*",
+    "*.tiktoken",
+    "*.spm",
+    "token_type.json",
+    "adapter_config.json",
+    "*processor_config.json",
+    "*quant*_config.json",
+    "quantize_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
+# Papers of a model, kept where it has a configuration: without one the folder may be anything.
+_PAPERS = ("license*", "licence*", "copying*", "notice*", "use_policy*", "readme*")
+MAX_BYTES = 256 << 20  # of a file that is read
+MAX_KEPT = 64 << 20  # of one that is kept
 MAX_DEPTH = 100
 
 
@@ -39,24 +65,49 @@ class HfFiles(Mapping[str, bytes]):
     Attributes:
         folder: Where they are.
         opened: The files, open until `close`.
+        left_out: Names of files that were found and are not kept, and why.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Reads those of `NAMES` that exist.
+    def __init__(self, folder: Path, *, companions: bool = False) -> None:
+        """Reads those that an import looks into.
+
+        Args:
+            companions: Read those that are only kept, too.
 
         Raises:
-            FormatError: `hf.config`: a file is too large to be what its name says.
             PathError: A file is no regular file or cannot be read.
         """
         self.folder = folder
         self.opened: list[SourceFile] = []
+        self.left_out: dict[str, str] = {}
         self._data: dict[str, bytes] = {}
         try:
             for name in NAMES:
                 self._read(name)
+            if companions:
+                self._read_companions()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def kept(self) -> dict[str, bytes]:
+        """What a pack keeps byte for byte."""
+        return {name: data for name, data in self._data.items() if name not in self.left_out}
+
+    def _read_companions(self) -> None:
+        patterns = (*_COMPANIONS, *(_PAPERS if CONFIG in self else ()))
+        for entry in sorted(self.folder.iterdir()):
+            name = entry.name
+            if name in self or not any(fnmatchcase(name.lower(), pattern) for pattern in patterns):
+                continue
+            if not entry.is_file() or not is_file_name(name):
+                self.left_out[name] = "it is no plain file"
+                continue
+            try:
+                self._read(name)
+            except PathError as error:
+                self.left_out[name] = error.message
 
     def close(self) -> None:
         """Closes the files; what was read stays."""
@@ -112,6 +163,11 @@ class HfFiles(Mapping[str, bytes]):
                 return
             raise
         self.opened.append(file)
+        if file.size > MAX_KEPT:
+            self.left_out[name] = f"it has {file.size} bytes, and {MAX_KEPT} are kept"
         if file.size > MAX_BYTES:
-            raise FormatError(f"it has {file.size} bytes, and may have {MAX_BYTES}", code="hf.config", path=file.path)
-        self._data[name] = file.read_at(0, file.size)
+            return
+        data = file.read_at(0, file.size)
+        if data.startswith(GEXC_MAGIC.to_bytes(4, "little")):
+            self.left_out[name] = "it is hardware-specific"
+        self._data[name] = data

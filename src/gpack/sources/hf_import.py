@@ -7,6 +7,7 @@ that, and its reason is told. Configuration is read as data; code that lies in t
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,10 @@ from .hf_tokenizer import import_tokenizer, no_tokenizer
 from .hf_towers import Sorted
 from .metadata_build import MetadataBuilder
 from .model import IMPORT_EXTENSION
+from .safetensors import METADATA
 from .safetensors_set import SafetensorsSet
+
+HEADER_METADATA = "__metadata__.json"  # the asset that has what the headers say beside the tensors
 
 
 class HfSource:
@@ -49,7 +53,7 @@ class HfSource:
         """Opens the files and plans every tensor; `open` says more."""
         self._set = SafetensorsSet(path)
         try:
-            self._files = HfFiles(self._set.folder)
+            self._files = HfFiles(self._set.folder, companions=True)
         except BaseException:
             self._set.close()
             raise
@@ -59,7 +63,7 @@ class HfSource:
             self._tokenizer_notes: list[str] = []
             self._file_notes: list[str] = []
             self.config = HfConfig(self._read(hf_files.CONFIG), self._set.folder / hf_files.CONFIG)
-            self.assets: Mapping[str, bytes] = dict(self._files)
+            self.assets: Mapping[str, bytes] = self._files.kept | self._header_metadata()
             self._import(name)
         except BaseException:
             self.close()
@@ -102,7 +106,8 @@ class HfSource:
         ignored = self._set.ignored
         listed = ", ".join(shorten(name)[1:-1] for name in ignored[:10])
         unread = (f"not read: {listed}{' and others' if len(ignored) > 10 else ''}",) if ignored else ()
-        return (*unread, *self._set.notes, *self._file_notes, *self._tokenizer_notes)
+        left = (f"not kept: {shorten(name)[1:-1]}: {reason}" for name, reason in self._files.left_out.items())
+        return (*unread, *left, *self._set.notes, *self._file_notes, *self._tokenizer_notes)
 
     @property
     def shards(self) -> tuple[SourceFile, ...]:
@@ -170,6 +175,19 @@ class HfSource:
         self._tokenizer_notes = tokenizer.notes
         return {**metadata, **tokenizer.metadata}
 
+    def _header_metadata(self) -> dict[str, bytes]:
+        """What the shards say under `__metadata__`, as a file: the object itself where all say the same, else a list.
+
+        A pack depends on no names of shards, so that those that say nothing have null.
+        """
+        said = [self._set.metadata.get(file.path.name) for file in self._set.shards]
+        if not self._set.metadata:
+            return {}
+        value = said[0] if all(one == said[0] for one in said) else said
+        if not all(map(_holds_strings, self._set.metadata.values())):
+            self._file_notes.append(f"{METADATA} of the tensors is no object of strings; it is kept as it is")
+        return {HEADER_METADATA: json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")}
+
     def _read(self, name: str) -> dict[str, Any]:
         """The object that a small file holds; an empty one, with a note, where it is damaged."""
         try:
@@ -190,6 +208,10 @@ class HfSource:
         if parts.buffers:
             info["computed"] = [shorten(tensor.name)[1:-1] for tensor in parts.buffers[:100]]
         return {IMPORT_EXTENSION: info} if info else {}
+
+
+def _holds_strings(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _sentence(error: FormatError) -> str:

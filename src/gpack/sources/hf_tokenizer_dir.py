@@ -20,7 +20,7 @@ from .hf_files import HfFiles
 from .hf_tokenizer import TokenizerImport, import_lists, import_tokenizer
 from .metadata_build import MetadataBuilder
 
-VOCABULARY, MERGES, TOKEN_TYPES = "vocab.json", "merges.txt", "token_type.json"
+VOCABULARY, MERGES, TOKEN_TYPES = hf_files.VOCABULARY, hf_files.MERGES, "token_type.json"
 
 
 def read_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> MetadataBuilder:

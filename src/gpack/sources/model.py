@@ -61,7 +61,7 @@ class ModelSource(Protocol):
 
     @property
     def assets(self) -> Mapping[str, bytes]:
-        """Raw tokenizer files by name."""
+        """Files that lie beside the weights, by name."""
 
     @property
     def extensions(self) -> Mapping[str, Any]:
