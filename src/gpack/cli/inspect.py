@@ -113,17 +113,10 @@ def _blocks(info: dict[str, Any]) -> list[str]:
             for shard in shards
         ]
         blocks.append(render(rows, ["shard", "bytes", "digest of", "sha256 of the header"], "lrll"))
-<<<<<<< HEAD
     if info.get("assets"):
         rows = [(asset["name"], asset["bytes"]) for asset in info["assets"]]
-        blocks.append(render(rows, ["tokenizer file", "bytes"], "lr"))
-    if "tensors" in info:
-=======
-    if told.get("assets"):
-        rows = [(asset["name"], asset["bytes"]) for asset in told["assets"]]
         blocks.append(render(rows, ["file beside the weights", "bytes"], "lr"))
-    if "tensors" in told:
->>>>>>> 1db03a4 (Import: files beside the weights are kept byte for byte, with what the headers say; section 12 is theirs)
+    if "tensors" in info:
         columns = ["name", "type", "shape", "bytes", "place", "offset"]
         rows = [(t["name"], t["type"], _shape(t["dims"]), t["bytes"], t["place"], t["offset"]) for t in info["tensors"]]
         blocks.append(render(rows, columns, "lllrlr"))
