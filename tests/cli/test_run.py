@@ -24,7 +24,7 @@ from processes import running
 
 import gpack
 from gpack.cli import main, speaking
-from gpack.model.load import GuildModel
+from gpack.model import GuildModel
 from gpack.tokenizer.chat import ChatTemplate
 
 TESTS = Path(__file__).parents[1]
@@ -418,7 +418,7 @@ if sys.stdin.isatty():
 sys.path.insert(0, {tests!r})
 from markov import Model, ids_of, script
 from gpack.cli import main
-from gpack.model.load import GuildModel
+from gpack.model import GuildModel
 made = Model(script(*map(ids_of, {texts!r})))
 original = made.session
 def slow(**options):

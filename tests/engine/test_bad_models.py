@@ -11,6 +11,7 @@ from tiny_models import TinyModel, text, tiny
 
 from gpack.convert.gguf import convert_gguf
 from gpack.engine import weights
+from gpack.engine.backends.cpu.backend import CpuBackend
 from gpack.errors import GpackError, UnsupportedError
 from gpack.model import GuildModel, ModelPaths
 
@@ -209,14 +210,14 @@ def test_matrices_are_looked_through(tensor: str, value: float, tmp_path: Path) 
     assert "the first is row 2, element 5" in error.message
 
 
-def test_weights_are_looked_through_once_for_all_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_checked_once_for_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def suspects(team: Any, matrices: Any) -> list[Any]:
+    def suspects(_backend: Any, matrices: Any) -> list[Any]:
         seen.extend(matrix.name for matrix in matrices)
         return []
 
-    monkeypatch.setattr(weights, "suspects", suspects)
+    monkeypatch.setattr(CpuBackend, "suspects", suspects)
     model = tiny("qwen3moe", **MOE)
     with model.open(tmp_path / "m.gguf") as loaded:
         for options in ({"check_weights": False}, {}, {"cpu": "portable"}, {"check_weights": True}):
@@ -225,9 +226,7 @@ def test_weights_are_looked_through_once_for_all_sessions(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("name", ["blk.1.ffn_up_exps.weight", "blk.0.attn_k.weight"])
-def test_large_models_are_not_looked_through_unless_asked(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_models_are_not_checked_unless_asked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their logits tell."""
     monkeypatch.setattr(weights, "half_of_free_memory", lambda: 5000)
     monkeypatch.setattr(weights, "_FEW_EXPERTS", 5000)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpack.engine.backends.cpu.finite import first_not_finite, suspects
+from gpack.engine.backends.cpu.finite import suspects
 from gpack.engine.backends.cpu.matrices import Experts, Matrix
 from gpack.engine.backends.cpu.team import Team
 from gpack.engine.backends.cpu.variants import VARIANTS
+from gpack.engine.finite import first_not_finite
 from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize
 from gpack.tensor import Tensor

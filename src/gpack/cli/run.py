@@ -19,7 +19,7 @@ from .vocabulary import as_text, is_gguf, read_input
 if TYPE_CHECKING:
     from ..generate.sampling import Sampling
     from ..generate.text import Generation, TextGenerator
-    from ..model.load import GuildModel
+    from ..model import GuildModel
 
 DESCRIPTION = """\
 Run a model: it answers the prompt of -p, of a file, or of standard input. Where there is none and a person sits at the
@@ -272,7 +272,7 @@ def _system(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _load(args: argparse.Namespace) -> GuildModel:
-    from ..model.load import GuildModel, ModelPaths
+    from ..model import GuildModel, ModelPaths
 
     if os.path.isdir(args.file) or args.file.endswith(".safetensors"):
         raise errors.UsageError(

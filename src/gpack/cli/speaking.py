@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..generate.sampling import Sampling
     from ..generate.text import Generation, Request, TextGenerator
-    from ..model.load import GuildModel
+    from ..model import GuildModel
 
 # Control characters command a terminal, and these of direction make text read other than it is. Line feeds and tabs
 # are text; a carriage return would let a line be written over, and belongs to a line feed at best.

@@ -1,30 +1,29 @@
-"""A model made ready to run: its architecture, its checked hyperparameters, its weights; shared by all sessions."""
+"""A model made ready to run: its architecture, its checked hyperparameters, its weights, its graphs.
+
+Shared by all engines.
+"""
 
 from __future__ import annotations
 
 import threading
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from ..errors import FormatError
 from ..generated.constants import SectionKind
+from ..model.load import LoadedModel
 from .architectures import Architecture, find
 from .architectures.blocks import Hyperparameters, Model
-from .backends.cpu.experts import ExpertPager
-from .backends.cpu.store import Kernels
+from .graph import Graph
 from .hyperparameters import MOST_WIDTH, Keys
 from .weights import Weights
 
-if TYPE_CHECKING:
-    from ..model.load import GuildModel
-
-_PREPARED: WeakKeyDictionary[GuildModel, Prepared] = WeakKeyDictionary()
+_PREPARED: WeakKeyDictionary[LoadedModel, Prepared] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
 class Prepared:
-    """What sessions of one model share.
+    """What all engines of one model share.
 
     Attributes:
         architecture: What it computes.
@@ -33,11 +32,11 @@ class Prepared:
         n_vocab: Tokens of the vocabulary: rows of the embeddings.
     """
 
-    def __init__(self, model: GuildModel) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         """Checks the metadata.
 
         Raises:
-            FormatError, UnsupportedError: As `Session`.
+            FormatError, UnsupportedError: As `Engine`.
         """
         keys = Keys(model.metadata, model.path)
         self.path = model.path
@@ -45,27 +44,28 @@ class Prepared:
         self.architecture: Architecture = find(keys.architecture, model.path)
         self.h: Hyperparameters = self.architecture.read(keys, self.w)
         self.n_vocab = _vocabulary(model, self.w)
-        self._experts = None if _is_mapped(model) else model.experts
 
-    def model(self) -> Model:
-        """What an architecture traces, for one session."""
-        pager = ExpertPager(self._experts, self.path) if self._experts is not None and self.h.n_expert else None
-        return Model(self.h, self.w, pager, self.n_vocab)
-
-    def refuse_unread(self) -> None:
-        """Refuses what would be left out, once a session was traced.
+    @cached_property
+    def graphs(self) -> tuple[Graph, Graph]:
+        """From tokens to hidden states after the last norm, and from some of these to logits.
 
         Raises:
-            FormatError: As `Weights.refuse_unread`.
+            FormatError: As `Engine`; `engine.tensor`: a tensor of the layers has no part in them.
         """
+        model = Model(self.h, self.w, self.n_vocab)
+        body = Graph()
+        hidden = body.result(self.architecture.trace(body, model))
+        head = body.following()
+        head.result(self.architecture.logits(head, model, head.pick(hidden)))
         self.w.refuse_unread(range(self.h.n_layer, self.h.n_layer + self.h.n_draft))
+        return body, head
 
 
-def prepare(model: GuildModel) -> Prepared:
+def prepare(model: LoadedModel) -> Prepared:
     """A model made ready; a second call gives the same.
 
     Raises:
-        FormatError, UnsupportedError: As `Session`.
+        FormatError, UnsupportedError: As `Engine`.
     """
     with _LOCK:
         known = _PREPARED.get(model)
@@ -74,18 +74,7 @@ def prepare(model: GuildModel) -> Prepared:
         return known
 
 
-@cache
-def kernels_of(variant: str) -> Kernels:
-    """The kernels of a variant, shared by all models of the process."""
-    return Kernels(variant)
-
-
-def _is_mapped(model: GuildModel) -> bool:
-    """Whether experts are read where they lie: unless the model was loaded to read them, or with a budget."""
-    return model.experts is None or not model.pages_experts
-
-
-def _vocabulary(model: GuildModel, w: Weights) -> int:
+def _vocabulary(model: LoadedModel, w: Weights) -> int:
     dims = w.dims("token_embd.weight")
     if len(dims) != 2 or dims[1] > MOST_WIDTH * 64:
         raise FormatError(
@@ -105,7 +94,7 @@ def _vocabulary(model: GuildModel, w: Weights) -> int:
     return dims[1]
 
 
-def _n_tokens(model: GuildModel) -> int | None:
+def _n_tokens(model: LoadedModel) -> int | None:
     """Tokens of the vocabulary; None where the model has none."""
     if model.pack is not None:
         if model.pack.container.find(SectionKind.TOKENIZER_BIN) is None:

@@ -2,77 +2,76 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import FormatError
 from ..generated.constants import GgmlType
 from ..machine import half_of_free_memory
-from ..tensor import Tensor
-from .backends.cpu.buffers import aligned
-from .backends.cpu.finite import first_not_finite, suspects
-from .backends.cpu.kernels import BLOCK_TYPES, PLAIN_TYPES
-from .backends.cpu.matmul import Experts, Matrix
-
-if TYPE_CHECKING:
-    from ..model.load import GuildModel
-    from .backends.cpu.team import Team
+from ..model.experts import FileExpertSource
+from ..model.load import LoadedModel
+from ..tensor import Tensor, array_layout
+from .backends.base import Backend
+from .finite import first_not_finite
+from .graph import Experts, Matrix, Vector
+from .graph.weights import PagedExperts
 
 _PLAIN = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64)
 _POSITIONS = ".attn_rot_embd"  # frequencies that old files hold, and that follow from the metadata
-_FEW_EXPERTS = 1 << 30  # bytes; so many are looked through in a tenth of a second
+_FEW_EXPERTS = 1 << 30  # bytes; so many are checked in a tenth of a second
 
 
 class Weights:
-    """The tensors of a model; what was read once is kept, so that sessions share it.
+    """The tensors of a model; what was read once is kept, so that engines share it.
 
     Attributes:
         used: Names of all tensors that were asked for and found.
     """
 
-    def __init__(self, model: GuildModel) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         self._tensors: Mapping[str, Tensor] = model.tensors
         self._path = model.path
         self._kept: dict[str, Any] = {}
-        self._finite: set[str] = set()  # matrices and experts that were looked through
-        self._looking = threading.Lock()
+        self._finite: set[str] = set()  # matrices and experts that were checked
+        self._decodable: set[int] = set()  # types
+        self._checking = threading.Lock()
+        # Experts are used where they are mapped, unless the model was loaded to read them, or with a budget.
+        self._source: FileExpertSource | None = model.experts if model.pages_experts else None
         self.used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def vector(self, name: str, width: int) -> npt.NDArray[np.float32]:
-        """A tensor of one axis as float32; its values are checked.
+    def vector(self, name: str, *dims: int) -> Vector:
+        """A tensor of floats as float32 in one row, in the order in which it lies; its values are checked.
+
+        Args:
+            dims: Its extents, the fastest first.
 
         Raises:
             FormatError: `engine.tensor`: it is missing; `engine.shape`: it has another shape; `engine.nan`: a value
                 is not finite.
         """
+        size = math.prod(dims)
         if name not in self._kept:
-            tensor = self._tensor(name, (width,))
+            tensor = self._tensor(name, dims)
             if tensor.ggml_type not in _PLAIN:
-                raise FormatError(
-                    f"tensor {name} is of type {tensor.type_name}, not floats",
-                    code="engine.shape",
-                    path=self._path,
-                    field=name,
-                )
-            values = aligned((width,), np.float32)
-            values[:] = tensor.dequantize()
+                raise self._error(name, f"is of type {tensor.type_name}, not floats", "engine.shape")
+            values = np.ascontiguousarray(tensor.dequantize(), np.float32).reshape(-1)
             if not np.isfinite(values).all():
                 raise self._not_finite(name, (int(np.isfinite(values).argmin()),))
-            self._kept[name] = values
-        made: npt.NDArray[np.float32] = self._kept[name]
-        if made.shape != (width,):
-            raise self._shape(name, made.shape, (width,))
+            self._kept[name] = Vector(name, values)
+        made: Vector = self._kept[name]
+        if made.values.shape != (size,):
+            raise self._shape(name, made.values.shape, dims)
         return made
 
-    def optional_vector(self, name: str, width: int) -> npt.NDArray[np.float32] | None:
+    def optional_vector(self, name: str, width: int) -> Vector | None:
         """As `vector`; None where the model has no such tensor."""
         return self.vector(name, width) if name in self._tensors else None
 
@@ -84,33 +83,63 @@ class Weights:
         """
         made = self._kept.get(name)
         if made is None:
-            made = self._kept[name] = Matrix.of(self._tensor(name, (n_in, n_out)))
+            tensor = self._tensor(name, (n_in, n_out))
+            rows = tensor.reshape(1, -1) if len(tensor.dims) == 1 else tensor
+            made = self._kept[name] = Matrix(name, self._type(tensor), n_out, n_in, rows)
         if (made.n_in, made.n_out) != (n_in, n_out):
             raise self._shape(name, (made.n_in, made.n_out), (n_in, n_out))
         return made
 
-    def experts(self, name: str, n_in: int, n_out: int, n_expert: int) -> Experts:
-        """A tensor of n_expert matrices, in place.
+    def experts(self, layer: int, n_embd: int, n_ff: int, n_expert: int) -> tuple[Experts, Experts, Experts]:
+        """Gate, up and down of the experts of a layer, in place, or as they come from the model's source.
+
+        Gate and up may be one tensor: the first n_ff rows of each expert, and the others.
 
         Raises:
             FormatError: As `matrix`.
         """
-        made = self._kept.get(name)
+        prefix = f"blk.{layer}.ffn"
+        if self._source is not None:
+            self.note(*(f"{prefix}_{part}_exps.weight" for part in ("gate", "up", "down", "gate_up")))
+            return self._paged(self._source, layer, n_embd, n_ff, n_expert)
+        fused = f"{prefix}_gate_up_exps.weight"
+        if fused in self:
+            whole = self._stacked(fused, n_embd, 2 * n_ff, n_expert)
+            gate, up = replace(whole, n_out=n_ff), replace(whole, n_out=n_ff, first_row=n_ff)
+        else:
+            gate = self._stacked(f"{prefix}_gate_exps.weight", n_embd, n_ff, n_expert)
+            up = self._stacked(f"{prefix}_up_exps.weight", n_embd, n_ff, n_expert)
+        return gate, up, self._stacked(f"{prefix}_down_exps.weight", n_ff, n_embd, n_expert)
+
+    def _stacked(self, name: str, n_in: int, n_out: int, n_expert: int) -> Experts:
+        made: Experts | None = self._kept.get(name)
         if made is None:
-            made = self._kept[name] = Experts.of(self._tensor(name, (n_in, n_out, n_expert)))
+            tensor = self._tensor(name, (n_in, n_out, n_expert))
+            made = self._kept[name] = Experts(name, self._type(tensor), n_expert, n_out, n_in, tensor)
         return made
 
-    def halves(self, name: str, n_in: int, n_out: int, n_expert: int) -> tuple[Experts, Experts]:
-        """A tensor of n_expert matrices of 2 n_out rows: the first n_out of each, and the others.
-
-        Raises:
-            FormatError: As `matrix`.
-        """
-        whole = self.experts(name, n_in, 2 * n_out, n_expert)
-        return (
-            replace(whole, n_out=n_out),
-            replace(whole, n_out=n_out, addresses=whole.addresses + n_out * whole.row_bytes),
-        )
+    def _paged(
+        self, source: FileExpertSource, layer: int, n_embd: int, n_ff: int, n_expert: int
+    ) -> tuple[Experts, Experts, Experts]:
+        name = f"blk.{layer}.ffn_gate_exps.weight"
+        found = source.layers.get(layer)
+        if found is None:
+            raise self._error(name, "is missing: the layer has no experts", "engine.tensor")
+        if found.n_expert != n_expert:
+            raise self._error(name, f"has {found.n_expert} experts; by the metadata {n_expert}", "engine.shape")
+        first = source.get(layer, 0)
+        if first.gate is None:
+            raise self._error(name, "is missing", "engine.tensor")
+        made = []
+        for part, (tensor, dims) in enumerate(
+            zip(first, ((n_embd, n_ff), (n_embd, n_ff), (n_ff, n_embd)), strict=True)
+        ):
+            if tensor is None or tensor.dims != dims:
+                extents = [] if tensor is None else list(tensor.dims)
+                raise self._shape(name if tensor is None else tensor.name, tuple(extents), dims)
+            stored = PagedExperts(source, layer, part)
+            made.append(Experts(tensor.name, self._type(tensor), n_expert, dims[1], dims[0], stored))
+        return made[0], made[1], made[2]
 
     def dims(self, name: str) -> tuple[int, ...]:
         """The extents of a tensor.
@@ -145,18 +174,18 @@ class Weights:
                 field=name,
             )
 
-    def look_through(self, team: Team, *, everything: bool) -> None:
-        """Looks for values that are not finite in the matrices that were asked for, once for all sessions.
+    def check_finite(self, backend: Backend, *, everything: bool) -> None:
+        """Looks for values that are not finite in the matrices that were asked for, once for all engines.
 
         Args:
-            team: Does it.
+            backend: Reads them.
             everything: Of any size, with all experts. Else not where the matrices take more than half of the free
                 memory, and experts only where all of them are few bytes; others show in the logits when they are used.
 
         Raises:
             FormatError: `engine.nan`: a value is not finite.
         """
-        with self._looking:
+        with self._checking:
             waiting = {
                 name: kept
                 for name, kept in self._kept.items()
@@ -167,14 +196,14 @@ class Weights:
                     some = {name: kept for name, kept in waiting.items() if isinstance(kept, kind)}
                     if sum(map(_size, some.values())) > most:
                         waiting = {name: kept for name, kept in waiting.items() if name not in some}
-            for matrix in suspects(team, list(waiting.values())):
-                self._look_at(matrix.name)
+            for matrix in backend.suspects(list(waiting.values())):
+                self._check_tensor(matrix.name)
             self._finite |= waiting.keys()
             if everything:  # experts that are not mapped
                 for name in sorted(self.used - self._kept.keys()):
-                    self._look_at(name)
+                    self._check_tensor(name)
 
-    def _look_at(self, name: str) -> None:
+    def _check_tensor(self, name: str) -> None:
         tensor = self._find(name)
         place = first_not_finite(tensor)
         if place is not None:
@@ -186,11 +215,12 @@ class Weights:
         stored = tensor.dims
         while len(stored) > len(dims) and stored[-1] == 1:
             stored = stored[:-1]
-        if stored != dims:
+        if stored != dims[: len(stored)] or any(extent != 1 for extent in dims[len(stored) :]):
             raise self._shape(name, stored, dims)
-        if tensor.type_name not in (*PLAIN_TYPES, *BLOCK_TYPES):
+        if self._type(tensor) not in self._decodable:
             first: Any = tensor[:1]
             first.dequantize()  # shows whether it can be
+            self._decodable.add(self._type(tensor))
         self.used.add(name)
         return tensor
 
@@ -203,6 +233,14 @@ class Weights:
                 field=name,
             )
         return self._tensors[name]
+
+    def _type(self, tensor: Tensor) -> int:
+        if tensor.ggml_type is None:
+            raise self._error(tensor.name, "has no type", "engine.shape")
+        return tensor.ggml_type
+
+    def _error(self, name: str, what: str, code: str) -> FormatError:
+        return FormatError(f"tensor {name} {what}", code=code, path=self._path, field=name)
 
     def _shape(self, name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> FormatError:
         return FormatError(
@@ -220,7 +258,7 @@ class Weights:
         axes = ("expert", "row", "element")[-len(place) :]
         where = ", ".join(f"{axis} {number}" for axis, number in zip(axes, place, strict=True))
         return FormatError(
-            f"tensor {name} holds values that are no finite numbers; the first is {where}",
+            f"tensor {name} holds values that are not finite; the first is {where}",
             code="engine.nan",
             path=self._path,
             field=name,
@@ -229,4 +267,6 @@ class Weights:
 
 def _size(matrix: Matrix | Experts) -> int:
     """Bytes."""
-    return matrix.n_out * matrix.row_bytes * (matrix.n_expert if isinstance(matrix, Experts) else 1)
+    count = matrix.n_expert if isinstance(matrix, Experts) else 1
+    shape, dtype = array_layout(matrix.ggml_type, (matrix.n_in,))
+    return count * matrix.n_out * shape[-1] * dtype.itemsize

@@ -26,13 +26,16 @@ class Decoder(Protocol):
 
     n_vocab: int
     n_ctx: int
-    position: int
+
+    @property
+    def position(self) -> int:
+        """Tokens in the cache."""
 
     def decode(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Appends tokens to the cache; float32 [n_vocab]."""
 
-    def rewind(self, position: int) -> None:
-        """Forgets the tokens from this position on."""
+    def rewind(self, position: int) -> int:
+        """Forgets the tokens from this position on, or from an earlier one that can be reached, which is returned."""
 
     def close(self) -> None:
         """Frees the cache."""
@@ -48,7 +51,7 @@ class Request:
         sampling: How they are chosen.
         stop: Strings that end the text; they are no part of it.
         logprobs: Tell the log-probabilities of each token and so many of the best; None: do not.
-        ignore_end: Go on behind the model's own end.
+        ignore_end: Go on after the model's own end.
         continues: The text goes on where the prompt's text ended; else it is one of its own, as an answer is.
     """
 
@@ -84,7 +87,7 @@ class Timings:
         cached_tokens: Tokens of the prompt that the cache still held.
         prompt_seconds: For computing them.
         first_token_seconds: Until the first token was chosen.
-        decoded_tokens: Tokens behind the first one, each computed from the one before.
+        decoded_tokens: Tokens after the first one, each computed from the one before.
         decode_seconds: For these, choosing and text included.
     """
 
@@ -102,7 +105,7 @@ class Timings:
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens per second behind the first one; None where there was only one."""
+        """Tokens per second after the first one; None where there was only one."""
         return self.decoded_tokens / self.decode_seconds if self.decode_seconds else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -222,7 +225,7 @@ class TextGenerator:
                 )
         # The last token is computed in any case: its logits are what is asked for.
         common = min(_common(self._cached, ids), len(ids) - 1)
-        session.rewind(common)
+        common = session.rewind(common)
         del self._cached[common:]
         return self.decode(ids[common:]), common
 
@@ -383,7 +386,7 @@ def generate(
     stream: bool = False,
     **session_options: Any,
 ) -> Generation | Iterator[Piece]:
-    """One text with a session of its own, which is closed behind it; `GuildModel.generate` tells the rest."""
+    """One text with a session of its own, which is closed after it; `GuildModel.generate` tells the rest."""
     ids = encode(model, prompt, parse_special=parse_special, **(template_options or {}))
     if not ids:
         raise empty_prompt()

@@ -1,7 +1,8 @@
-"""A loaded model's weights: tensors, routed experts, the table of per-layer embeddings; what an engine stands on."""
+"""A loaded model: tensors, routed experts, the table of per-layer embeddings, and running it."""
 
+from ..generate.guild_model import GuildModel
 from .experts import Expert, FileExpertSource
-from .load import GuildModel, ModelPaths
+from .load import ModelPaths
 from .ngram import NgramHash, ngram_rows
 from .ple import PleIo, PleTable
 

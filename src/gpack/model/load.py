@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 from ..container.structure import check_path
 from ..errors import ClosedError, GpackError, MissingError, UnsupportedError, UsageError
@@ -25,12 +25,6 @@ from .ple import PleIo, PleTable, ple_mode
 from .tensors import TensorMap
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from ..engine.session import Session
-    from ..generate.sampling import Sampling
-    from ..generate.text import Generation, Piece, Prompt
     from ..tokenizer import Tokenizer
     from ..tokenizer.chat import ChatTemplate
 
@@ -67,8 +61,8 @@ class ModelPaths:
     mtp_dir: Path | None = None
 
 
-class GuildModel:
-    """A loaded model's weights. Use it as a context manager, or call `close`.
+class LoadedModel:
+    """A model's weights, metadata and tokenizer. Use it as a context manager, or call `close`.
 
     Attributes:
         path: The file that was loaded.
@@ -214,7 +208,7 @@ class GuildModel:
 
         if self.pack is not None:
             if self.pack.container.find(SectionKind.TOKENIZER_BIN) is None:
-                self._check_runnable()  # which tells why there is none
+                self.check_runnable()  # which tells why there is none
             return Tokenizer.of(self.pack.container)
         source: Any = self.metadata
         return Tokenizer.from_metadata(source.values_by_key, path=self.path)
@@ -231,8 +225,6 @@ class GuildModel:
         source = self.tokenizer.chat_template
         return None if source is None else ChatTemplate(source)
 
-    # ------------------------------------------------------------ running it
-
     @property
     def obstacles(self) -> list[str]:
         """Why the pack says that its model cannot be run, one sentence each; empty where it says no such thing."""
@@ -243,7 +235,15 @@ class GuildModel:
         reasons = told.get("reasons")
         return [str(reason) for reason in reasons] if isinstance(reasons, list) and reasons else ["it tells no reason"]
 
-    def _check_runnable(self) -> None:
+    def check_runnable(self) -> None:
+        """Refuses a model that cannot be run, or was closed.
+
+        Raises:
+            ClosedError: `pack.closed`: it was closed.
+            UnsupportedError: `engine.obstacle`: the pack says that its model cannot be run.
+        """
+        if self._closed:
+            raise ClosedError(f"{self.path}: the model was closed", code="pack.closed")
         if obstacles := self.obstacles:
             raise UnsupportedError(
                 f"the model cannot be run: {'; '.join(obstacles)}",
@@ -251,100 +251,6 @@ class GuildModel:
                 path=self.path,
                 hint="the pack says so since it was imported; its tensors can be read",
             )
-
-    def session(self, **options: Any) -> Session:
-        """A session: the model at work on one text. The options are those of `gpack.engine.session.Session`.
-
-        Raises:
-            UnsupportedError: `engine.obstacle`: the pack says that its model cannot be run.
-            GpackError: As `Session`; `pack.closed`: the model was closed.
-        """
-        if self._closed:
-            raise ClosedError(f"{self.path}: the model was closed", code="pack.closed")
-        self._check_runnable()
-        from ..engine.session import Session
-
-        return Session(self, **options)
-
-    def logits(self, ids: Sequence[int], **options: Any) -> npt.NDArray[np.float32]:
-        """The logits after each token of a text: float32 [len(ids), n_vocab]. The options are those of `session`.
-
-        Raises:
-            GpackError: As `Session` and `Session.decode`.
-        """
-        with self.session(**{"n_ctx": _context_of(ids), **options}) as session:
-            return session.decode(ids, all_logits=True)
-
-    @overload
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
-        logprobs: int | None = None,
-        stream: Literal[False] = False,
-        **options: Any,
-    ) -> Generation: ...
-    @overload
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
-        logprobs: int | None = None,
-        stream: Literal[True],
-        **options: Any,
-    ) -> Iterator[Piece]: ...
-    def generate(self, prompt: Prompt, **options: Any) -> Generation | Iterator[Piece]:
-        """Generates one text. `gpack.generate.text.TextGenerator` keeps the cache from one text to the next.
-
-        Args:
-            prompt: A text, which is continued; token ids; or messages, for the model's chat template.
-            max_tokens: Most tokens to add; None: until the model ends or the context is full.
-            sampling: How tokens are chosen; None: always the most probable one.
-            stop: Strings that end the text; they are no part of it.
-            logprobs: Also tell the log-probabilities of each token and so many of the best.
-            stream: An iterator of pieces, as they come; the last one holds all of it.
-            options: `ignore_end`: go on behind the model's own end; `parse_special`: control tokens in a text count;
-                `template_options`: for the chat template; all others are those of `session`.
-
-        Raises:
-            UsageError: `engine.prompt`, `engine.context`, `engine.token`, or an argument makes no sense.
-            GpackError: As `Session`, the tokeniser and the chat template do.
-        """
-        from ..generate.text import generate
-
-        return generate(self, prompt, **options)
-
-    def embed(
-        self, text: str | Sequence[int], *, pooling: Literal["mean", "last", "none"] = "mean", **options: Any
-    ) -> npt.NDArray[np.float32]:
-        """The hidden state behind the last norm: of the tokens' mean, of the last token, or of each.
-
-        Args:
-            text: A text, or ids.
-            options: Those of `session`.
-
-        Returns:
-            float32 [n_embd], or [tokens, n_embd] where nothing is pooled; its length is not made 1.
-
-        Raises:
-            UsageError: There is no such pooling, or the text is empty.
-            GpackError: As `Session` and `Session.decode`.
-        """
-        if pooling not in ("mean", "last", "none"):
-            raise UsageError(f"there is no pooling {pooling!r}", code="usage", field="pooling")
-        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
-        with self.session(**{"n_ctx": _context_of(ids), **options}) as session:
-            states = session.hidden(ids)
-        if pooling == "none":
-            return states
-        made: npt.NDArray[np.float32] = states[-1].copy() if pooling == "last" else states.mean(axis=0)
-        return made
 
     def close(self) -> None:
         """Closes and unmaps all files; what open sessions and arrays that were given out look at stays mapped."""
@@ -357,17 +263,6 @@ class GuildModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _context_of(ids: Sequence[int]) -> int:
-    """Positions that a text takes.
-
-    Raises:
-        UsageError: It is no sequence.
-    """
-    if not hasattr(ids, "__len__"):
-        raise UsageError(f"tokens are a sequence of whole numbers, not {type(ids).__name__}", code="usage", field="ids")
-    return max(len(ids), 1)
 
 
 class SourceMetadata(Mapping[str, Any]):

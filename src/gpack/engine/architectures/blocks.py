@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...errors import FormatError, UnsupportedError
-from ..backends.cpu.experts import ExpertPager
 from ..graph import Graph, Part, Value, Vector
 from ..graph.rope import Rope, Yarn
 from ..hyperparameters import MOST_CONTEXT, MOST_EXPERTS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Keys
 from ..weights import Weights
 
-_EXPERTS = tuple(f"ffn_{role}_exps.weight" for role in ("gate", "up", "down", "gate_up"))
-Pairing = Literal["neighbours", "halves"]
+Pairing = Literal["interleaved", "neox"]
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,14 @@ class Hyperparameters:
         n_context: Positions that the model was trained on.
         n_embd: Width of the hidden state.
         n_ff: Width of the feed-forward network, or of one expert's.
-        n_head, n_kv: Heads of queries, and of keys and values.
-        width: Elements of a head.
+        n_head, n_head_kv: Heads of queries, and of keys and values.
+        head_dim: Elements of a head.
         epsilon: Of the RMS norms.
         scale: Of attention scores.
         rope: Rotary position embedding.
         n_expert, n_used: Experts of a layer, and how many of them a token goes through; 0: none.
         expert_scale: Factor of the experts' weights.
-        n_draft: Layers behind these, which predict further tokens and are not run: nextn_predict_layers.
+        n_draft: Layers after these, which predict further tokens and are not run: nextn_predict_layers.
     """
 
     n_layer: int
@@ -41,8 +39,8 @@ class Hyperparameters:
     n_embd: int
     n_ff: int
     n_head: int
-    n_kv: int
-    width: int
+    n_head_kv: int
+    head_dim: int
     epsilon: float
     scale: float
     rope: Rope
@@ -61,14 +59,14 @@ def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "al
     """
     n_embd = keys.integer("embedding_length", most=MOST_WIDTH)
     n_head = keys.integer("attention.head_count", most=MOST_HEADS)
-    n_kv = keys.integer("attention.head_count_kv", most=MOST_HEADS, default=n_head)
-    if n_head % n_kv:
-        raise keys.refuse("attention.head_count_kv", f"is {n_kv}, which does not divide {n_head} heads")
+    n_head_kv = keys.integer("attention.head_count_kv", most=MOST_HEADS, default=n_head)
+    if n_head % n_head_kv:
+        raise keys.refuse("attention.head_count_kv", f"is {n_head_kv}, which does not divide {n_head} heads")
     if "attention.key_length" not in keys and n_embd % n_head:
         raise keys.refuse("attention.head_count", f"is {n_head}, which does not divide a width of {n_embd}")
-    width = keys.integer("attention.key_length", most=MOST_WIDTH, default=max(1, n_embd // n_head))
-    if keys.integer("attention.value_length", most=MOST_WIDTH, default=width) != width:
-        raise keys.refuse("attention.value_length", f"is not {width}, as keys have it")
+    head_dim = keys.integer("attention.key_length", most=MOST_WIDTH, default=max(1, n_embd // n_head))
+    if keys.integer("attention.value_length", most=MOST_WIDTH, default=head_dim) != head_dim:
+        raise keys.refuse("attention.value_length", f"is not {head_dim}, as keys have it")
     n_block = keys.integer("block_count", most=MOST_LAYERS)
     n_draft = keys.integer("nextn_predict_layers", most=MOST_LAYERS, least=0, default=0)
     if n_draft >= n_block:
@@ -80,11 +78,11 @@ def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "al
         n_embd=n_embd,
         n_ff=0,
         n_head=n_head,
-        n_kv=n_kv,
-        width=width,
+        n_head_kv=n_head_kv,
+        head_dim=head_dim,
         epsilon=keys.number("attention.layer_norm_rms_epsilon"),
-        scale=1 / math.sqrt(width),
-        rope=read_rope(keys, width, pairing),
+        scale=1 / math.sqrt(head_dim),
+        rope=read_rope(keys, head_dim, pairing),
     )
     n_expert = 0
     if experts == "always" or (experts == "maybe" and "expert_count" in keys):
@@ -101,15 +99,15 @@ def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "al
     )
 
 
-def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
+def read_rope(keys: Keys, head_dim: int, pairing: Pairing) -> Rope:
     """Rotary position embedding, with the scaling that the metadata asks for."""
-    n_rotated = keys.integer("rope.dimension_count", most=MOST_WIDTH, default=width)
-    if n_rotated > width or n_rotated % 2:
-        raise keys.refuse("rope.dimension_count", f"is {n_rotated}: odd, or more than a head's {width} elements")
+    n_rotated = keys.integer("rope.dimension_count", most=MOST_WIDTH, default=head_dim)
+    if n_rotated > head_dim or n_rotated % 2:
+        raise keys.refuse("rope.dimension_count", f"is {n_rotated}: odd, or more than a head's {head_dim} elements")
     base = keys.number("rope.freq_base", default=10000.0, above=1.0)
     kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys else "none")
     factor = keys.number("rope.scaling.factor", default=keys.number("rope.scale_linear", default=1.0))
-    plain = Rope(n_rotated, base, pairing == "neighbours")
+    plain = Rope(n_rotated, base, pairing == "interleaved")
     if kind == "none":
         return plain
     if kind == "linear":
@@ -132,7 +130,7 @@ def read_rope(keys: Keys, width: int, pairing: Pairing) -> Rope:
 
 def _finite(keys: Keys, rope: Rope) -> Rope:
     if not rope.is_finite():
-        raise keys.refuse("rope.scaling.factor", f"is {rope.factor!r}: angles are no finite numbers")
+        raise keys.refuse("rope.scaling.factor", f"is {rope.factor!r}: angles are not finite")
     return rope
 
 
@@ -143,13 +141,11 @@ class Model:
     Attributes:
         h: The hyperparameters.
         w: The weights.
-        pager: Brings the chosen experts into memory; None where they are mapped.
         n_vocab: Tokens of the vocabulary.
     """
 
     h: Hyperparameters
     w: Weights
-    pager: ExpertPager | None
     n_vocab: int
 
     def layer(self, number: int) -> Layer:
@@ -161,7 +157,7 @@ class Model:
         return g.embed(self.w.matrix("token_embd.weight", self.h.n_embd, self.n_vocab))
 
     def norm(self, g: Graph, x: Value) -> Value:
-        """The norm behind the last layer."""
+        """The norm after the last layer."""
         return g.rms(x, self.w.vector("output_norm.weight", self.h.n_embd), self.h.epsilon)
 
     def output(self, g: Graph, x: Value) -> Value:
@@ -193,7 +189,7 @@ class Layer:
     def queries_keys_values(self, g: Graph, n: Value) -> tuple[Part, Part, Part]:
         """From three matrices or from one."""
         h = self.model.h
-        widths = (h.n_head * h.width, h.n_kv * h.width, h.n_kv * h.width)
+        widths = (h.n_head * h.head_dim, h.n_head_kv * h.head_dim, h.n_head_kv * h.head_dim)
         if self.name("attn_qkv.weight") in self.model.w:
             fused = self.linear(g, n, "attn_qkv", sum(widths))
             return (
@@ -207,8 +203,8 @@ class Layer:
 
     def head_norms(self) -> tuple[Vector, Vector]:
         """Weights of the norms of each query's and each key's head."""
-        w, width = self.model.w, self.model.h.width
-        return w.vector(self.name("attn_q_norm.weight"), width), w.vector(self.name("attn_k_norm.weight"), width)
+        w, size = self.model.w, self.model.h.head_dim
+        return w.vector(self.name("attn_q_norm.weight"), size), w.vector(self.name("attn_k_norm.weight"), size)
 
     def attention(
         self,
@@ -229,7 +225,7 @@ class Layer:
             v,
             layer=self.number,
             n_head=h.n_head,
-            n_kv=h.n_kv,
+            n_head_kv=h.n_head_kv,
             rope=rope or h.rope,
             scale=h.scale,
             window=window,
@@ -242,28 +238,15 @@ class Layer:
     def feed_forward(self, g: Graph, n: Value, gate: Literal["silu", "gelu"] = "silu") -> Value:
         """down( act(gate n) · (up n) )."""
         h = self.model.h
-        act = g.silu_gate if gate == "silu" else g.gelu_gate
-        product = act(self.linear(g, n, "ffn_gate", h.n_ff), self.linear(g, n, "ffn_up", h.n_ff))
+        product = g.gate(self.linear(g, n, "ffn_gate", h.n_ff), self.linear(g, n, "ffn_up", h.n_ff), gate)
         return self.linear(g, product, "ffn_down", h.n_embd)
 
-    def mixture(self, g: Graph, n: Value) -> Value:
+    def moe(self, g: Graph, n: Value) -> Value:
         """Σ p down( silu(gate n) · (up n) ) over the experts that the router chooses."""
-        h, w = self.model.h, self.model.w
-        scores = self.linear(g, n, "ffn_gate_inp", h.n_expert)
-        routing = g.route(scores, h.n_used, h.expert_scale)
-        if self.model.pager is not None:
-            gate, up, down = self.model.pager.layer(self.number, h.n_embd, h.n_ff, h.n_expert)
-            w.note(*map(self.name, _EXPERTS))
-            g.host(self.model.pager.bring(self.number, routing.chosen, g.work.state))
-        else:
-            fused = self.name("ffn_gate_up_exps.weight")
-            if fused in w:
-                gate, up = w.halves(fused, h.n_embd, h.n_ff, h.n_expert)
-            else:
-                gate = w.experts(self.name("ffn_gate_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
-                up = w.experts(self.name("ffn_up_exps.weight"), h.n_embd, h.n_ff, h.n_expert)
-            down = w.experts(self.name("ffn_down_exps.weight"), h.n_ff, h.n_embd, h.n_expert)
-        product = g.silu_gate(g.expert_matmul(n, gate, routing), g.expert_matmul(n, up, routing))
+        h = self.model.h
+        routing = g.route(self.linear(g, n, "ffn_gate_inp", h.n_expert), h.n_used, h.expert_scale)
+        gate, up, down = self.model.w.experts(self.number, h.n_embd, h.n_ff, h.n_expert)
+        product = g.gate(g.expert_matmul(n, gate, routing), g.expert_matmul(n, up, routing), "silu")
         return g.mix(g.expert_matmul(product, down, routing), routing)
 
     def name(self, tensor: str) -> str:
@@ -277,9 +260,9 @@ def check_width(keys: Keys, h: Hyperparameters) -> None:
     Raises:
         FormatError: `engine.key`: they are not.
     """
-    if h.n_head * h.width != h.n_embd:
+    if h.n_head * h.head_dim != h.n_embd:
         raise FormatError(
-            f"{h.n_head} heads of {h.width} are not the width of {h.n_embd}",
+            f"{h.n_head} heads of {h.head_dim} are not the width of {h.n_embd}",
             code="engine.key",
             field=keys.name("attention.head_count"),
         )

@@ -1,4 +1,4 @@
-"""gemma3: Gemma 3; norms before and behind each part, windows of attention in most layers.
+"""gemma3: Gemma 3; norms before and after each part, windows of attention in most layers.
 
 Source: Gemma Team, Gemma 3 Technical Report (2025). The weights of the norms already are 1 + w.
 """
@@ -37,7 +37,7 @@ class Gemma3(Hyperparameters):
 
 def read(keys: Keys, _w: Weights) -> Gemma3:
     """The hyperparameters."""
-    h = blocks.read(keys, "halves")
+    h = blocks.read(keys, "neox")
     if h.n_layer == _LAYERS_OF_27B:
         h = replace(h, scale=1 / math.sqrt(h.n_embd / h.n_head))
     window = keys.integer("attention.sliding_window", most=MOST_CONTEXT, least=0, default=0)

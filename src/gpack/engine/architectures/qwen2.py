@@ -16,6 +16,6 @@ __all__ = ["logits", "read", "trace"]
 
 def read(keys: Keys, _w: Weights) -> Hyperparameters:
     """The hyperparameters."""
-    h = blocks.read(keys, "halves")
+    h = blocks.read(keys, "neox")
     blocks.check_width(keys, h)
     return h

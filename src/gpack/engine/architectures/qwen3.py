@@ -17,7 +17,7 @@ __all__ = ["logits", "read", "trace"]
 
 def read(keys: Keys, _w: Weights) -> Hyperparameters:
     """The hyperparameters."""
-    return blocks.read(keys, "halves")
+    return blocks.read(keys, "neox")
 
 
 def trace(g: Graph, model: Model) -> Value:
@@ -27,5 +27,5 @@ def trace(g: Graph, model: Model) -> Value:
         layer = model.layer(number)
         x = g.add(x, layer.attention(g, layer.norm(g, x, "attn_norm"), norms=layer.head_norms()))
         n = layer.norm(g, x, "ffn_norm")
-        x = g.add(x, layer.mixture(g, n) if model.h.n_expert else layer.feed_forward(g, n))
+        x = g.add(x, layer.moe(g, n) if model.h.n_expert else layer.feed_forward(g, n))
     return model.norm(g, x)

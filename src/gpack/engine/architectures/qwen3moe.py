@@ -17,4 +17,4 @@ __all__ = ["logits", "read", "trace"]
 
 def read(keys: Keys, _w: Weights) -> Hyperparameters:
     """The hyperparameters."""
-    return blocks.read(keys, "halves", experts="always")
+    return blocks.read(keys, "neox", experts="always")

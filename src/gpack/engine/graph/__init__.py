@@ -1,6 +1,7 @@
-"""What an architecture says: operations on values."""
+"""What an architecture may say: operations on values, weights and states, as plain data."""
 
-from .graph import Graph, float_bits
-from .values import Part, Routing, Value, Vector
+from .graph import Graph
+from .values import Part, Routing, Value
+from .weights import Experts, Matrix, Vector
 
-__all__ = ["Graph", "Part", "Routing", "Value", "Vector", "float_bits"]
+__all__ = ["Experts", "Graph", "Matrix", "Part", "Routing", "Value", "Vector"]

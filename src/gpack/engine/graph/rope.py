@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.cpu.buffers import aligned
-
-_STEP = 256  # positions that are worked out together
 _MOST_ANGLE = 1e100  # of position 1; beyond any model, and finite at any position
 
 
@@ -25,7 +22,7 @@ class Rope:
     Attributes:
         n_rotated: Elements of a head that are turned, in pairs.
         base: Frequency j of n_rotated / 2 is base^(-2 j / n_rotated).
-        neighbours: Pairs are (2 j, 2 j + 1); else (j, j + n_rotated / 2).
+        interleaved: Pairs are (2 j, 2 j + 1); else (j, j + n_rotated / 2), which is called neox.
         factor: Positions are divided by it (`linear`), or low frequencies are (`yarn`).
         yarn: What YaRN needs; None where it is not used.
         divisors: Frequencies are divided by them; None: they are not.
@@ -33,7 +30,7 @@ class Rope:
 
     n_rotated: int
     base: float
-    neighbours: bool
+    interleaved: bool
     factor: float = 1.0
     yarn: Yarn | None = None
     divisors: tuple[float, ...] | None = None
@@ -51,7 +48,7 @@ class Rope:
         return scaled
 
     def is_finite(self) -> bool:
-        """Whether all angles are finite numbers, at any position that there may be."""
+        """Whether all angles are finite, at any position that there may be."""
         try:
             with np.errstate(all="ignore"):
                 largest = np.abs(self.frequencies()).max()
@@ -90,29 +87,3 @@ class Yarn:
         j = np.arange(n_rotated // 2, dtype=np.float64)
         made: npt.NDArray[np.float64] = 1 - np.clip((j - low) / max(0.001, high - low), 0, 1)
         return made
-
-
-class RopeTable:
-    """Cosines and sines of all positions: float32 rows of n_rotated / 2 cosines, then as many sines."""
-
-    def __init__(self, rope: Rope, n_ctx: int) -> None:
-        self._frequencies = rope.frequencies()
-        self._magnitude = rope.magnitude()
-        self._rows = aligned((n_ctx, rope.n_rotated), np.float32)
-        self._done = 0
-
-    @property
-    def address(self) -> int:
-        """Address of the row of position 0."""
-        return int(self._rows.ctypes.data)
-
-    def reach(self, end: int) -> None:
-        """Works out the rows of all positions below `end`, and some more."""
-        if end <= self._done:
-            return
-        end = min(len(self._rows), -(-end // _STEP) * _STEP)
-        angles = np.outer(np.arange(self._done, end, dtype=np.float64), self._frequencies)
-        half = angles.shape[1]
-        self._rows[self._done : end, :half] = np.cos(angles) * self._magnitude
-        self._rows[self._done : end, half:] = np.sin(angles) * self._magnitude
-        self._done = end

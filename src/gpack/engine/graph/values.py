@@ -1,65 +1,53 @@
-"""What a graph computes with: values that have no memory yet, parts of them, and a router's choice."""
+"""What a graph computes with: values, parts of them, and a router's choice. None of them has memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 
-from ...errors import InternalError
-from ..backends.cpu.buffers import Activations
-
-Vector = npt.NDArray[np.float32]
-
-
+@dataclass(frozen=True)
 class Value:
-    """Rows of float32 that an operation makes.
+    """Rows of floats that one operation makes: `per_token` rows of `width` elements for each row of a step.
 
     Attributes:
-        width: Elements of a row.
-        per_token: Rows of a token.
+        number: Of the value in its graph; no two values of a graph share one.
     """
 
-    def __init__(self, width: int, per_token: int = 1) -> None:
-        self.width, self.per_token = width, per_token
-        self.buffer: Activations | None = None
-        self.last_use = -1
-        self.fixed = False  # its buffer is never given to another value
+    number: int
+    width: int
+    per_token: int = 1
 
-    def memory(self) -> Activations:
-        """Its buffer, while the steps are made."""
-        if self.buffer is None:
-            raise InternalError("a value is used that was never made, or was overwritten", code="internal")
-        return self.buffer
+    def __str__(self) -> str:
+        return f"%{self.number}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some columns of a value.
-
-    Attributes:
-        first: The first of them.
-    """
+    """Columns `first` to `first + width` of a value."""
 
     value: Value
     first: int
     width: int
 
-    def place(self) -> tuple[int, int]:
-        """Address, and bytes from row to row."""
-        buffer = self.value.memory()
-        return buffer.address + 4 * self.first, 4 * buffer.width
+    def __str__(self) -> str:
+        return f"{self.value}[{self.first}:{self.first + self.width}]"
+
+    @classmethod
+    def of(cls, value: Value) -> Part:
+        """All columns of a value."""
+        return cls(value, 0, value.width)
 
 
 @dataclass(frozen=True)
 class Routing:
-    """The experts that a router chose.
+    """For each row of a step the `n_used` experts that a router chose, and their weights.
 
     Attributes:
-        chosen: int32 [max_batch, K].
-        weights: float32 [max_batch, K].
+        number: Of the routing; values of the same graph are numbered with it.
     """
 
-    chosen: npt.NDArray[np.int32]
-    weights: Vector
+    number: int
+    n_used: int
+
+    def __str__(self) -> str:
+        return f"%{self.number}"

@@ -1,7 +1,6 @@
-"""Looks for weights that are no finite numbers: NaN and infinities, of which every answer would be full.
+"""Looks for weights that may not be finite, at the speed of memory.
 
-All matrices are looked through at the speed of memory: of a block of weights only the scale can be such a value, of a
-float only its exponent is looked at. What is found there is looked at again, value by value, to say where it is.
+Of a block of weights only the scale can be such a value; of a float only its exponent is looked at.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from ....generated.constants import GgmlType
-from ....tensor import Tensor
 from .buffers import aligned
 from .matrices import Experts, Matrix
 from .team import Program, Team
 
-_CHUNK = 1 << 22  # elements that are looked at one by one at a time
 _WORD = 8  # bytes that the kernel reads at a time
 _HALF, _HALF_CARRY, _HALF_TEST = 0x7FFF, 0x0400, 0x8000  # 16-bit floats: an exponent of ones carries into the sign
 
@@ -111,26 +108,6 @@ def suspects(team: Team, weights: Sequence[Matrix | Experts]) -> list[Matrix | E
         )
     team.run(program)
     return [weights[number] for number in order if found[number]]
-
-
-def first_not_finite(tensor: Tensor) -> tuple[int, ...] | None:
-    """The indices of a tensor's first value that is infinite or not a number; None where all are finite."""
-    if tensor.ndim == 0 or not tensor.size:
-        return None
-    if not tensor.flags.c_contiguous:
-        for number, part in enumerate(tensor):
-            if (place := first_not_finite(part)) is not None:
-                return number, *place
-        return None
-    rows: Any = tensor.reshape(-1, tensor.shape[-1])
-    step = max(1, _CHUNK // tensor.dims[0])
-    for first in range(0, len(rows), step):
-        bad = ~np.isfinite(rows[first : first + step].dequantize())
-        if bad.any():
-            row, column = np.unravel_index(int(bad.argmax()), bad.shape)
-            outer = np.unravel_index(first + int(row), tensor.shape[:-1]) if tensor.ndim > 1 else ()
-            return (*(int(index) for index in outer), int(column))
-    return None
 
 
 def _addresses(matrix: Matrix | Experts) -> Any:

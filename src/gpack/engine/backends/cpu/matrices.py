@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from ....errors import FormatError
 from ....tensor import Tensor, array_layout
+from ...graph import weights as graph
 from .team import Words
 
 
@@ -42,9 +42,19 @@ class Matrix:
         if len(tensor.dims) != 2:
             raise _shape(tensor, "a matrix")
         n_in, n_out = tensor.dims
-        kind, row_bytes = _row(tensor)
-        plain = _contiguous(tensor, n_out * row_bytes)
-        return cls(int(plain.ctypes.data), kind, n_out, n_in, row_bytes, tensor.name, plain)
+        return cls.hold(graph.Matrix(tensor.name, _type(tensor), n_out, n_in, tensor))
+
+    @classmethod
+    def hold(cls, matrix: graph.Matrix) -> Matrix:
+        """The weights of a graph's matrix; nothing is copied.
+
+        Raises:
+            FormatError: `engine.shape`: they do not lie in one piece.
+        """
+        row_bytes = row_bytes_of(matrix.ggml_type, matrix.n_in)
+        plain = _contiguous(matrix.tensor, matrix.n_out * row_bytes)
+        address = int(plain.ctypes.data)
+        return cls(address, matrix.ggml_type, matrix.n_out, matrix.n_in, row_bytes, matrix.name, plain)
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,12 @@ class Experts:
         """How many there are."""
         return len(self.addresses)
 
+    def rows(self, first: int, count: int) -> Experts:
+        """The same rows of each expert's matrix."""
+        if not first and count == self.n_out:
+            return self
+        return replace(self, n_out=count, addresses=self.addresses + first * self.row_bytes)
+
     @classmethod
     def of(cls, tensor: Tensor) -> Experts:
         """The experts of a tensor [n_expert, n_out, n_in]; their slices may lie apart. Nothing is copied.
@@ -78,34 +94,12 @@ class Experts:
         if len(tensor.dims) != 3:
             raise _shape(tensor, "a stack of matrices")
         n_in, n_out, n_expert = tensor.dims
-        kind, row_bytes = _row(tensor)
+        kind = _type(tensor)
+        row_bytes = row_bytes_of(kind, n_in)
         plain = np.asarray(tensor)
         first, stride = int(plain.ctypes.data), int(plain.strides[0])
         addresses = first + stride * np.arange(n_expert, dtype=np.int64)
         return cls(addresses, kind, n_out, n_in, row_bytes, tensor.name, plain)
-
-    @classmethod
-    def of_slices(cls, slices: Sequence[Tensor]) -> Experts:
-        """The experts of one tensor each, all of one type and shape.
-
-        Raises:
-            FormatError: `engine.shape`: they differ.
-        """
-        matrices = [Matrix.of(item) for item in slices]
-        first = matrices[0]
-        for item in matrices:
-            if (item.ggml_type, item.n_out, item.n_in) != (first.ggml_type, first.n_out, first.n_in):
-                raise FormatError("experts of one layer differ in type or shape", code="engine.shape", field=item.name)
-        addresses = np.array([item.address for item in matrices], np.int64)
-        return cls(
-            addresses,
-            first.ggml_type,
-            first.n_out,
-            first.n_in,
-            first.row_bytes,
-            first.name,
-            [item.keep for item in matrices],
-        )
 
 
 def stored_rows(address: int, matrix: Matrix | Experts, first: int, behind: int) -> npt.NDArray[np.uint8]:
@@ -124,13 +118,16 @@ def _shape(tensor: Tensor, wanted: str) -> FormatError:
     )
 
 
-def _row(tensor: Tensor) -> tuple[int, int]:
-    """Type and bytes of a row."""
-    kind = tensor.ggml_type
-    if kind is None:
+def _type(tensor: Tensor) -> int:
+    if tensor.ggml_type is None:
         raise FormatError(f"tensor {tensor.name} has no type", code="engine.shape", field=tensor.name)
-    shape, dtype = array_layout(kind, tensor.dims)
-    return kind, shape[-1] * dtype.itemsize
+    return tensor.ggml_type
+
+
+def row_bytes_of(ggml_type: int, n_in: int) -> int:
+    """Bytes of a row of weights."""
+    shape, dtype = array_layout(ggml_type, (n_in,))
+    return shape[-1] * dtype.itemsize
 
 
 def _contiguous(tensor: Tensor, size: int) -> npt.NDArray[Any]:

@@ -44,7 +44,19 @@ MODULES: dict[str, str] = {
     **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
     **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),
     **dict.fromkeys(
-        ("rms_norm", "silu_gate", "gelu_gate", "add", "add_vector", "soft_cap", "pick_rows"), "elementwise"
+        (
+            "rms_norm",
+            "silu_gate",
+            "gelu_gate",
+            "sigmoid_gate",
+            "sigmoid_scale",
+            "columns",
+            "add",
+            "add_vector",
+            "soft_cap",
+            "pick_rows",
+        ),
+        "elementwise",
     ),
     **dict.fromkeys(("route", "mix"), "routing"),
     "find_not_finite": "finite",

@@ -20,12 +20,12 @@ _GELU_SLOPE, _GELU_CUBE = np.float32(1.5957691216057308), np.float32(0.044715)  
 
 
 def rms_norm(args: Any, ith: int, nth: int) -> None:
-    """Arguments: state, x, its row bytes, weights, out, its row bytes, width, epsilon, 1 to add to out.
+    """Arguments: state, x, its row bytes, weights, out, its row bytes, width, epsilon, 1 to add, rows of a token.
 
     out (+)= x / sqrt(mean(x²) + epsilon) · weights. Threads share groups of 32 elements as `quantize_q8` does, so that
     it can follow at once; a row that is cut is summed by each of its threads.
     """
-    n, width, epsilon = longs(args[0])[0], args[6], as_float(np.int32(args[7]))
+    n, width, epsilon = longs(args[0])[0] * args[9], args[6], as_float(np.int32(args[7]))
     w = floats(args[3])
     groups = (width + Q8_VALUES - 1) // Q8_VALUES
     begin, end = n * groups * ith // nth, n * groups * (ith + 1) // nth
@@ -73,6 +73,37 @@ def _gelu_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
     g, u, o = floats(gate), floats(up), floats(out)
     for i in range(max(first, last // 16 * 16), last):
         o[i] = g[i] * sigmoid32(_GELU_SLOPE * g[i] * (_ONE + _GELU_CUBE * g[i] * g[i])) * u[i]
+
+
+@njit(error_model="numpy", fastmath=FAST)
+def _sigmoid_row(gate: Any, up: Any, out: Any, first: Any, last: Any) -> None:
+    for at in range(first * 4, last // 16 * 64, 64):
+        store16(out + at, mul16(sigmoid16(load16(gate + at)), load16(up + at)))
+    g, u, o = floats(gate), floats(up), floats(out)
+    for i in range(max(first, last // 16 * 16), last):
+        o[i] = sigmoid32(g[i]) * u[i]
+
+
+def sigmoid_scale(args: Any, ith: int, nth: int) -> None:
+    """Arguments: state, gate, its row bytes, up, its row bytes, out, its row bytes, width: out = σ(gate[0]) · up."""
+    n, width = longs(args[0])[0], args[7]
+    first, last = _columns(width, ith, nth)
+    for r in range(n):
+        factor = sigmoid32(floats(args[1] + r * args[2])[0])
+        up, out = floats(args[3] + r * args[4]), floats(args[5] + r * args[6])
+        for i in range(first, last):
+            out[i] = factor * up[i]
+
+
+def columns(args: Any, ith: int, nth: int) -> None:
+    """Arguments: state, x, its row bytes, out, its row bytes, first, size, step, count: pieces of rows side by side."""
+    n, count = longs(args[0])[0], args[8]
+    for piece in range(n * count * ith // nth, n * count * (ith + 1) // nth):
+        row, number = piece // count, piece % count
+        x = floats(args[1] + row * args[2] + 4 * (args[5] + number * args[7]))
+        out = floats(args[3] + row * args[4] + 4 * number * args[6])
+        for i in range(args[6]):
+            out[i] = x[i]
 
 
 def _gated(row: Any) -> Callable[..., None]:
@@ -140,6 +171,9 @@ BUILDERS: dict[str, Callable[[Variant], Callable[..., None]]] = {
     "rms_norm": lambda _variant: rms_norm,
     "silu_gate": lambda _variant: _gated(_silu_row),
     "gelu_gate": lambda _variant: _gated(_gelu_row),
+    "sigmoid_gate": lambda _variant: _gated(_sigmoid_row),
+    "sigmoid_scale": lambda _variant: sigmoid_scale,
+    "columns": lambda _variant: columns,
     "add": lambda _variant: add,
     "add_vector": lambda _variant: add_vector,
     "soft_cap": lambda _variant: soft_cap,

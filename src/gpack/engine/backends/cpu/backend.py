@@ -1,0 +1,198 @@
+"""The CPU as a backend: programs of kernels, run by threads."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....machine import usable_cores
+from ...graph import weights as graph
+from ...graph.graph import Graph
+from ...graph.states import KeyValues, StateId
+from ...options import count_option
+from ..base import Layout, Memory, StateGroups, Step
+from .attention import AttentionMemory
+from .buffers import aligned
+from .cache import BlockLayout
+from .finite import suspects
+from .lowering import Lowering, Shared, StatePlaces
+from .step import PickBlock, Segment, StepBlock
+from .store import Kernels
+from .team import MOST_THREADS, Program, Team
+from .variants import choose
+from .workspace import Compute, Workspace
+
+_LOGIT_BYTES = 32 << 20  # most bytes of logits that are worked out together
+
+
+@dataclass
+class CpuProgram:
+    """The graphs of a model as programs.
+
+    Attributes:
+        whole: From tokens to the logits of the first picked rows.
+        head: The logits of more picked rows.
+        step: What kernels read of the rows of a step.
+        picked: Which rows become logits.
+        tokens: int32 [max_rows].
+        hidden: float32 [max_rows, n_embd].
+        logits: float32 [rows, n_vocab]: of so many picked rows at a time; `more` is that of `head`.
+    """
+
+    whole: Program
+    head: Program
+    step: StepBlock
+    picked: PickBlock
+    tokens: npt.NDArray[np.int32]
+    hidden: npt.NDArray[np.float32]
+    logits: npt.NDArray[np.float32]
+    more: npt.NDArray[np.float32]
+
+
+class CpuBackend:
+    """Kernels of a variant and the threads that run them. See `base.Backend` for the methods.
+
+    Attributes:
+        max_rows: Most rows of a step.
+    """
+
+    dtype = np.float32
+
+    def __init__(self, *, threads: int | None, compute: Compute, batch: int, cpu: str | None) -> None:
+        """Starts the threads.
+
+        Raises:
+            UsageError: An option makes no sense, or the system allows fewer threads.
+            UnsupportedError: `engine.numba`: llvmlite is not installed.
+        """
+        self.max_rows = batch
+        self._compute = compute
+        self._kernels = kernels_of(choose(cpu).name)
+        self._team = Team(self._kernels, count_threads(threads))
+        # Threads end with the backend where nobody closed it; when Python ends, they stop without being waited for.
+        weakref.finalize(self, self._team.close).atexit = False
+        self._shared = Shared()
+
+    # ------------------------------------------------------------ states
+
+    def key_value_layout(self, states: Sequence[StateId], cache_type: str) -> Layout:
+        """64 positions of a group of layers."""
+        return self._block_layout(states, cache_type)
+
+    def recurrent_layout(self, states: Sequence[StateId]) -> Layout:
+        """The recurrent states of a text."""
+        raise NotImplementedError
+
+    def allocate(self, layout: Layout) -> Memory:
+        """Memory at an address."""
+        array = aligned((layout.nbytes,), np.uint8)
+        return Memory(int(array.ctypes.data), layout.nbytes, array)
+
+    def clear(self, layout: Layout, memory: Memory) -> None:
+        """Zeros."""
+        memory.keep[:] = 0
+
+    def copy(self, layout: Layout, source: Memory, target: Memory) -> None:
+        """Copies bytes."""
+        target.keep[:] = source.keep
+
+    # ------------------------------------------------------------ programs
+
+    def lower(self, body: Graph, head: Graph, groups: StateGroups, cache_types: tuple[str, ...]) -> CpuProgram:
+        """Programs of both graphs; weights stay where they are mapped."""
+        n_vocab = head.results[0].width
+        head_rows = max(1, min(self.max_rows, _LOGIT_BYTES // (4 * n_vocab)))
+        step = StepBlock(self.max_rows, n_groups=len(groups.key_values), n_sets=min(1, len(groups.recurrent)))
+        picked = PickBlock(head_rows)
+        tokens = aligned((self.max_rows,), np.int32)
+        whole, more = Program(self._kernels), Program(self._kernels)
+        layouts = tuple(
+            tuple(self._block_layout(states, kind) for kind in cache_types) for states in groups.key_values
+        )
+        places = StatePlaces(groups, layouts)
+        memory = AttentionMemory(self._team.threads, self.max_rows)
+        made = []
+        work = self._workspace(step.words, self.max_rows)
+        head_work = self._workspace(picked.words, head_rows)
+        body_lowering = Lowering(whole, work, step, tokens, self._shared, places, memory)
+        (hidden,) = body_lowering.lower(body)
+        for program in (whole, more):
+            lowering = Lowering(program, head_work, step, tokens, self._shared, places, memory)
+            lowering.outer[body.results[0]] = hidden
+            made += lowering.lower(head)
+        return CpuProgram(whole, more, step, picked, tokens, hidden.array, made[0].array, made[1].array)
+
+    def _block_layout(self, states: Sequence[StateId], cache_type: str) -> BlockLayout:
+        kinds = [state.kind for state in states if isinstance(state.kind, KeyValues)]
+        return BlockLayout.of(cache_type, [(kind.n_head_kv, kind.head_dim) for kind in kinds])
+
+    def _workspace(self, state: npt.NDArray[np.int64], rows: int) -> Workspace:
+        return Workspace(self._kernels, state, max_batch=rows, threads=self._team.threads, compute=self._compute)
+
+    def run(self, program: CpuProgram, step: Step) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Runs a step: one run of the threads, and one more for each further part of the logits."""
+        rows, end = len(step.tokens), max([segment.position + segment.count for segment in step.segments])
+        for table in self._shared.ropes.values():
+            table.reach(end)
+        program.tokens[:rows] = step.tokens
+        program.step.fill(
+            [
+                Segment(
+                    item.first_row,
+                    item.count,
+                    item.position,
+                    item.cache_type,
+                    tuple([table.ctypes.data for table in item.tables]),
+                    (item.read, item.write) if item.write else (),
+                )
+                for item in step.segments
+            ]
+        )
+        at_once, wanted = len(program.logits), len(step.wanted)
+        first_part = step.wanted[:at_once]
+        program.picked.fill(first_part)
+        self._team.run(program.whole)
+        if wanted <= at_once:
+            return program.hidden[:rows], program.logits[:wanted]
+        logits = np.empty((wanted, program.logits.shape[1]), np.float32)
+        logits[:at_once] = program.logits
+        for first in range(at_once, wanted, at_once):
+            part = step.wanted[first : first + at_once]
+            program.picked.fill(part)
+            self._team.run(program.head)
+            logits[first : first + len(part)] = program.more[: len(part)]
+        return program.hidden[:rows], logits
+
+    def suspects(self, weights: Sequence[graph.Matrix | graph.Experts]) -> list[graph.Matrix | graph.Experts]:
+        """Those of which a scale or an exponent looks as if a value were not finite."""
+        held = [
+            self._shared.matrix(item) if isinstance(item, graph.Matrix) else self._shared.experts(item)
+            for item in weights
+        ]
+        found = {id(item) for item in suspects(self._team, held)}
+        return [item for item, kept in zip(weights, held, strict=True) if id(kept) in found]
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._team.close()
+
+
+def count_threads(threads: int | None) -> int:
+    """The number of threads of a backend.
+
+    Raises:
+        UsageError: It is not from 1 to 1024.
+    """
+    return count_option(threads, "threads", usable_cores(), MOST_THREADS)
+
+
+@cache
+def kernels_of(variant: str) -> Kernels:
+    """The kernels of a variant, shared by all engines of the process."""
+    return Kernels(variant)

@@ -1,0 +1,435 @@
+"""From a graph to a program: gives values their memory, and adds the steps of each operation.
+
+A buffer is another value's as soon as nobody reads it any more. What fits into the step before costs none of its own: a
+sum goes into the product, the norm or the mixture that made its second part; an operation that may overwrite what it
+reads does so where that is read for the last time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....errors import InternalError, UnsupportedError
+from ...graph import operations as op
+from ...graph import weights as graph
+from ...graph.graph import Graph
+from ...graph.rope import Rope
+from ...graph.states import StateId
+from ...graph.values import Part, Routing, Value
+from ..base import StateGroups
+from . import matmul
+from .attention import AttentionMemory, HeadOptions, Place, attention
+from .buffers import Activations, aligned
+from .cache import BlockLayout
+from .matrices import Experts, Matrix
+from .paging import ExpertPager
+from .rope_table import RopeTable
+from .step import StepBlock
+from .team import Program
+from .workspace import Workspace
+
+# Kernels whose threads make the same groups of elements that they round afterwards.
+_PRODUCTS = ("matmul", "moe_matmul")
+_IN_GROUPS = ("rms_norm", "silu_gate", "gelu_gate", "sigmoid_gate")
+_CAN_ADD = (op.RmsNorm, op.MatMul, op.Mix)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Memory for a router's choice.
+
+    Attributes:
+        chosen: int32 [rows, n_used].
+        weights: float32 [rows, n_used].
+    """
+
+    chosen: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class StatePlaces:
+    """Where the states of a graph are in the memory of texts.
+
+    Attributes:
+        groups: As the engine has them.
+        layouts: Of each group of keys and values, for each type of cache that segments may have.
+    """
+
+    groups: StateGroups
+    layouts: tuple[tuple[BlockLayout, ...], ...]
+
+    def find(self, state: StateId) -> tuple[int, int, int]:
+        """The group of keys and values, which of its layers, and the group's window."""
+        for number, (states, window) in enumerate(zip(self.groups.key_values, self.groups.windows, strict=True)):
+            if state in states:
+                return number, states.index(state), window
+        raise InternalError(f"{state} has no place", code="internal")
+
+
+class Shared:
+    """What all programs of a backend share.
+
+    Attributes:
+        ropes: Tables of angles, by rotation.
+        pager: Of experts that are not mapped.
+    """
+
+    def __init__(self) -> None:
+        self.ropes: dict[Rope, RopeTable] = {}
+        self.pager = ExpertPager()
+        self._held: dict[str, Any] = {}
+        self._vectors: dict[str, npt.NDArray[np.float32]] = {}
+
+    def matrix(self, matrix: graph.Matrix) -> Matrix:
+        """A matrix where it is mapped."""
+        known = self._held.get(matrix.name)
+        if known is None:
+            known = self._held[matrix.name] = Matrix.hold(matrix)
+        found: Matrix = known
+        return found
+
+    def experts(self, experts: graph.Experts) -> Experts:
+        """The experts of a layer where they are mapped, or are brought to."""
+        if isinstance(experts.stored, graph.PagedExperts):
+            return self.pager.part(experts, experts.stored)
+        known = self._held.get(experts.name)
+        if known is None:
+            known = self._held[experts.name] = Experts.of(experts.stored)
+        whole: Experts = known
+        return whole.rows(experts.first_row, experts.n_out)
+
+    def vector(self, vector: graph.Vector) -> npt.NDArray[np.float32]:
+        """A vector that begins at a cache line."""
+        known = self._vectors.get(vector.name)
+        if known is None:
+            known = self._vectors[vector.name] = aligned(vector.values.shape, np.float32)
+            known[:] = vector.values
+        return known
+
+    def rope(self, rope: Rope) -> RopeTable:
+        """The table of a rotation."""
+        return self.ropes.setdefault(rope, RopeTable(rope))
+
+
+@dataclass
+class Lowering:
+    """Lowers one graph into a program.
+
+    Attributes:
+        program: Gets the steps.
+        work: What the products share; its state block holds the number of rows.
+        step: What kernels read of the rows of a step.
+        tokens: int32 [rows].
+        places: Where the states of the graph are in the blocks of texts.
+        outer: Buffers of results of another graph, by the value's number.
+    """
+
+    program: Program
+    work: Workspace
+    step: StepBlock
+    tokens: npt.NDArray[np.int32]
+    shared: Shared
+    places: StatePlaces
+    memory: AttentionMemory
+    outer: dict[Value, Activations] = field(default_factory=dict)
+    _buffers: dict[Value, Activations] = field(default_factory=dict)
+    _choices: dict[Routing, Choice] = field(default_factory=dict)
+    _brought: set[Routing] = field(default_factory=set)
+    _free: dict[tuple[int, int], list[Activations]] = field(default_factory=dict)
+    _temporary: list[tuple[Value, Activations]] = field(default_factory=list)  # of the operation being lowered
+    _last_use: dict[Value | Routing, int] = field(default_factory=dict)
+    _number: int = 0
+    _adds_to: Activations | None = None  # where the operation being lowered adds its result to
+
+    def lower(self, traced: Graph) -> list[Activations]:
+        """Adds the steps of all operations; returns the buffers of the results, which no other value gets."""
+        operations = traced.operations
+        for number, operation in enumerate(operations):
+            for value in operation.inputs():
+                self._last_use[value] = number
+        for result in traced.results:
+            self._last_use[result] = len(operations)
+        skip = False
+        for number, operation in enumerate(operations):
+            if skip:
+                skip = False
+                continue
+            self._number = number
+            following = operations[number + 1] if number + 1 < len(operations) else None
+            first = len(self.program)
+            target = self._sum_target(operation, following)
+            if target is not None and isinstance(following, op.Add):
+                skip = True
+                self._adds_to = self._buffers[target]
+                self._emit(operation)
+                self._buffers[following.output] = self._buffers.pop(target)
+                self._adds_to = None
+            else:
+                self._emit(operation)
+            self._join(operations, number, first)
+            self._give_back(operation, number)
+            if skip and following is not None:
+                self._give_back(following, number + 1)
+        return [self._buffers[result] for result in traced.results]
+
+    def _emit(self, operation: op.Operation) -> None:
+        method: Callable[[Any], None] | None = getattr(
+            self, f"_{_SNAKE.get(operation.kind, operation.kind.lower())}", None
+        )
+        if method is None:
+            raise UnsupportedError(f"the CPU does not compute {operation.kind}", code="engine.operation")
+        method(operation)
+
+    def _sum_target(self, operation: op.Operation, following: op.Operation | None) -> Value | None:
+        """The value that the next operation adds this one's result to, where this one can do it in the same step."""
+        if not isinstance(following, op.Add) or not isinstance(operation, _CAN_ADD):
+            return None
+        made = operation.output
+        if self._last_use.get(made) != self._number + 1 or following.x == following.y:
+            return None
+        other = following.x if following.y == made else following.y
+        free = self._last_use[other] == self._number + 1 and other in self._buffers
+        return other if free and other not in tuple(operation.inputs()) else None
+
+    # ------------------------------------------------------------ memory
+
+    def _out(self, value: Value) -> Activations:
+        """The buffer that an operation writes to: a new one, or what it adds to."""
+        if self._adds_to is not None:
+            return self._adds_to
+        made = self._buffers[value] = self._take(value)
+        return made
+
+    def _take(self, value: Value) -> Activations:
+        free = self._free.get((value.width, value.per_token))
+        if free:
+            return free.pop()
+        made = Activations(self.work.max_batch, value.width, per_token=value.per_token)
+        self.program.keep(made)
+        return made
+
+    def _over(self, value: Value, made: Value) -> Activations:
+        """The buffer of a value that is read for the last time, for the result; or a copy of it."""
+        source = self._read(value)
+        if self._last_use[value] == self._number and value in self._buffers:
+            self._buffers[made] = self._buffers.pop(value)
+            return source
+        out = self._out(made)
+        self._copy(source, out)
+        return out
+
+    def _own(self, value: Value) -> Activations:
+        """A value's buffer that may be overwritten: its own where nobody reads it later, else a copy."""
+        source = self._read(value)
+        if self._last_use[value] == self._number and value in self._buffers:
+            return source
+        copy = self._take(value)
+        self._temporary.append((value, copy))
+        self._copy(source, copy)
+        return copy
+
+    def _copy(self, source: Activations, target: Activations) -> None:
+        self._sum(target, source, 1.0, keep=False)
+
+    def _read(self, value: Value) -> Activations:
+        found = self._buffers.get(value) or self.outer.get(value)
+        if found is None:
+            raise InternalError(f"{value} is read before it is made", code="internal")
+        return found
+
+    def _give_back(self, operation: op.Operation, number: int) -> None:
+        for value in {*operation.inputs(), operation.output}:
+            if isinstance(value, Value) and self._last_use.get(value, number) == number and value in self._buffers:
+                self._temporary.append((value, self._buffers.pop(value)))
+        for value, buffer in self._temporary:
+            self._free.setdefault((value.width, value.per_token), []).append(buffer)
+        self._temporary.clear()
+
+    # ------------------------------------------------------------ operations
+
+    def _embed(self, o: op.Embed) -> None:
+        matmul.embed(self.program, self.work, self.shared.matrix(o.matrix), self.tokens, self._out(o.output))
+
+    def _pick(self, o: op.Pick) -> None:
+        source, out = self._read(o.x), self._out(o.output)
+        row = 4 * source.width
+        self._kernel("pick_rows", source.address, row, out.address, row, source.width, writes=out)
+
+    def _rms_norm(self, o: op.RmsNorm) -> None:
+        x, out = self._read(o.x), self._out(o.output)
+        size = len(o.weight.values)
+        rows, row, adds = x.per_token * (x.width // size), 4 * size, int(self._adds_to is not None)
+        self._kernel(
+            "rms_norm",
+            x.address,
+            row,
+            self._vector(o.weight),
+            out.address,
+            row,
+            size,
+            float_bits(o.epsilon),
+            adds,
+            rows,
+            writes=out,
+        )
+
+    def _matmul(self, o: op.MatMul) -> None:
+        x, out = self._read(o.x), self._out(o.output)
+        bias = None if o.bias is None else self.shared.vector(o.bias)
+        matrix, adds = self.shared.matrix(o.matrix), self._adds_to is not None
+        matmul.matmul(self.program, self.work, matrix, x, out, bias=bias, add=adds)
+
+    def _add(self, o: op.Add) -> None:
+        x, y = (o.x, o.y) if self._last_use[o.x] == self._number else (o.y, o.x)
+        source = self._read(y)
+        self._sum(self._over(x, o.output), source, 1.0, keep=True)
+
+    def _scale(self, o: op.Scale) -> None:
+        target = self._over(o.x, o.output)
+        self._sum(target, target, o.factor, keep=False)
+
+    def _gate(self, o: op.Gate) -> None:
+        up, gate = self._read(o.up), self._read(o.gate)
+        if gate.width == 1 and up.width > 1:
+            self._scale_by_gate(o, gate, up)
+            return
+        out = gate
+        if self._last_use[o.gate] == self._number and o.gate in self._buffers:
+            self._buffers[o.output] = self._buffers.pop(o.gate)
+        else:
+            out = self._out(o.output)
+        row, kernel = 4 * gate.width, f"{o.activation}_gate"
+        self._kernel(
+            kernel, gate.address, row, up.address, row, out.address, row, gate.width, gate.per_token, writes=out
+        )
+
+    def _scale_by_gate(self, o: op.Gate, gate: Activations, up: Activations) -> None:
+        if o.activation != "sigmoid" or up.per_token != 1:
+            raise UnsupportedError(f"the CPU has no kernel for {o}", code="engine.operation")
+        out, row = self._out(o.output), 4 * up.width
+        self._kernel("sigmoid_scale", gate.address, 4, up.address, row, out.address, row, up.width, writes=out)
+
+    def _columns(self, o: op.Columns) -> None:
+        x, out = self._read(o.x), self._out(o.output)
+        rows = 4 * x.width, 4 * out.width
+        self._kernel("columns", x.address, rows[0], out.address, rows[1], o.first, o.size, o.step, o.count, writes=out)
+
+    def _soft_cap(self, o: op.SoftCap) -> None:
+        out = self._over(o.x, o.output)
+        self._kernel("soft_cap", out.address, 4 * out.width, out.width, float_bits(o.cap), writes=out)
+
+    def _attention(self, o: op.Attention) -> None:
+        q, k, v = self._place(o.q, owned=True), self._place(o.k, owned=True), self._place(o.v, owned=False)
+        out = self._out(o.output)
+        group, layer, window = self.places.find(o.state)
+        q_norm, k_norm = (0 if norm is None else self._vector(norm) for norm in (o.q_norm, o.k_norm))
+        rope = self.program.keep(self.shared.rope(o.rope)).cell.ctypes.data
+        heads = HeadOptions(o.rope.n_rotated, o.rope.interleaved, rope, q_norm, k_norm, o.epsilon)
+        attention(
+            self.program,
+            self.step,
+            self.memory,
+            q,
+            k,
+            v,
+            Place(out.address, 4 * out.width),
+            n_head=o.n_head,
+            layouts=self.places.layouts[group],
+            layer=layer,
+            group=group,
+            scale=o.scale,
+            window=window,
+            heads=heads,
+        )
+        out.changed()
+
+    def _place(self, part: Part, *, owned: bool) -> Place:
+        buffer = self._own(part.value) if owned else self._read(part.value)
+        if owned:
+            buffer.changed()
+        return Place(buffer.address + 4 * part.first, 4 * buffer.width)
+
+    def _route(self, o: op.Route) -> None:
+        scores, rows, n_used = self._own(o.scores), self.work.max_batch, o.output.n_used
+        made = Choice(aligned((rows, n_used), np.int32), aligned((rows, n_used), np.float32))
+        self._choices[o.output] = self.program.keep(made)
+        chosen, weights = made.chosen.ctypes.data, made.weights.ctypes.data
+        row = 4 * scores.width
+        self._kernel("route", scores.address, row, scores.width, n_used, chosen, weights, float_bits(o.scale))
+        scores.changed()
+
+    def _expert_matmul(self, o: op.ExpertMatMul) -> None:
+        choice, stored = self._choices[o.routing], o.experts.stored
+        if isinstance(stored, graph.PagedExperts) and o.routing not in self._brought:
+            self._brought.add(o.routing)
+            self.program.host(self.shared.pager.bring(stored, choice.chosen, self.work.state))
+        x = self._read(o.x)
+        matmul.moe_matmul(
+            self.program, self.work, self.shared.experts(o.experts), choice.chosen, x, self._out(o.output)
+        )
+
+    def _mix(self, o: op.Mix) -> None:
+        x, out = self._read(o.x), self._out(o.output)
+        weights = self._choices[o.routing].weights.ctypes.data
+        adds = int(self._adds_to is not None)
+        row = 4 * x.width
+        self._kernel("mix", out.address, row, x.address, row, o.routing.n_used, weights, x.width, adds, writes=out)
+
+    # ------------------------------------------------------------ steps
+
+    def _sum(self, target: Activations, source: Activations, factor: float, *, keep: bool) -> None:
+        row, rows = 4 * target.width, target.per_token
+        if rows != 1:
+            raise InternalError("sums of several rows of a token are not needed by any model", code="internal")
+        self._kernel(
+            "add", target.address, row, source.address, row, target.width, float_bits(factor), int(keep), writes=target
+        )
+
+    def _kernel(self, name: str, *arguments: int, writes: Activations | None = None) -> None:
+        self.program.add(name, int(self.work.state.ctypes.data), *arguments)
+        if writes is not None:
+            writes.changed()
+
+    def _vector(self, vector: graph.Vector) -> int:
+        return int(self.program.keep(self.shared.vector(vector)).ctypes.data)
+
+    def _join(self, operations: list[op.Operation], number: int, first: int) -> None:
+        """Looks where threads need not wait for one another before the steps of an operation, the first being `first`.
+
+        Products of the same values are independent; values are rounded by the thread that made them.
+        """
+        names, operation = self.program.names, operations[number]
+        if not number or not first or first == len(names):
+            return
+        before, source = operations[number - 1], _multiplied(operation)
+        if source is None:
+            return
+        if names[first] in _PRODUCTS and names[first - 1] in _PRODUCTS and _multiplied(before) == source:
+            self.program.join(first - 1)
+        if names[first].startswith("quantize") and names[first - 1] in _IN_GROUPS and before.output == source:
+            self.program.join(first - 1)
+
+
+def _multiplied(operation: op.Operation) -> Value | None:
+    """What a product multiplies."""
+    return operation.x if isinstance(operation, op.MatMul | op.ExpertMatMul) else None
+
+
+def float_bits(value: float) -> int:
+    """A float32 as a kernel's argument: its bits."""
+    return int(np.array(value, np.float32).view(np.int32))
+
+
+_SNAKE = {
+    "RmsNorm": "rms_norm",
+    "SoftCap": "soft_cap",
+    "ExpertMatMul": "expert_matmul",
+    "CausalConvolution": "causal_convolution",
+    "DeltaRule": "delta_rule",
+}

@@ -1,0 +1,147 @@
+"""The backend: `base.Backend` over numpy, one thread, no attention to speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from ....errors import UnsupportedError, UsageError
+from ...graph import operations as op
+from ...graph.graph import Graph
+from ...graph.states import StateId
+from ...graph.weights import Experts, Matrix, PagedExperts
+from .. import Compute
+from ..base import Memory, StateGroups, Step
+from ..cpu.kernels import BLOCK_TYPES
+from .arrays import Array
+from .operations import OPERATIONS, Run
+from .rounding import check_cache_type
+from .states import ArrayLayout, StateArrays, States
+from .weights import DenseWeights
+
+_MOST_ROWS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceProgram:
+    """Two graphs, and the groups by which texts have memory."""
+
+    body: Graph
+    head: Graph
+    groups: StateGroups
+
+
+class ReferenceBackend:
+    """Computes in float64, in which states are kept too.
+
+    The type of a text's cache says nothing here, unless caches are rounded: then keys and values have its values.
+
+    The sums of a row may depend in their last bits on the other rows of its step: numpy's products do.
+
+    Attributes:
+        max_rows: Most rows of a step.
+        round_caches: Whether keys and values are rounded.
+        dtype: Of logits and hidden states.
+    """
+
+    dtype: type[np.floating[Any]] = np.float64
+
+    def __init__(self, *, compute: Compute = "f32", batch: int = _MOST_ROWS, round_caches: bool = False) -> None:
+        """A backend, exact unless it is told to round as the CPU does.
+
+        Args:
+            compute: `int8`: activations are rounded to 8 bits where the CPU's kernels do it, before products with
+                weights in blocks.
+            batch: Most rows of a step.
+            round_caches: Keys and values have the precision of the type of a text's cache.
+
+        Raises:
+            UsageError: There is no such way to compute.
+        """
+        if compute not in ("f32", "int8"):
+            raise UsageError(f"compute is {compute!r}", code="usage", field="compute", hint="f32 or int8")
+        self.max_rows = batch
+        self.round_caches = round_caches
+        self._weights = DenseWeights(BLOCK_TYPES if compute == "int8" else ())
+        self._memory: WeakValueDictionary[int, StateArrays] = WeakValueDictionary()
+        self._ids = count(1)
+
+    def key_value_layout(self, states: Sequence[StateId], cache_type: str) -> ArrayLayout:
+        """The layout of 64 positions of a group; that of all types of caches is the same.
+
+        Raises:
+            UsageError: There is no such type of cache.
+        """
+        check_cache_type(cache_type)
+        return ArrayLayout.of(states)
+
+    def recurrent_layout(self, states: Sequence[StateId]) -> ArrayLayout:
+        """The layout of the recurrent states of a text."""
+        return ArrayLayout.of(states)
+
+    def allocate(self, layout: Any) -> Memory:
+        """Memory of zeros.
+
+        Raises:
+            MemoryError: There is no more.
+        """
+        arrays = StateArrays(layout)
+        number = next(self._ids)
+        self._memory[number] = arrays
+        return Memory(number, layout.nbytes, arrays)
+
+    def clear(self, layout: Any, memory: Memory) -> None:
+        """Makes recurrent states those of a text that begins."""
+        memory.keep.clear()
+
+    def copy(self, layout: Any, source: Memory, target: Memory) -> None:
+        """Makes the contents of `target` those of `source`."""
+        target.keep.fill(source.keep)
+
+    def lower(self, body: Graph, head: Graph, groups: StateGroups, cache_types: tuple[str, ...]) -> ReferenceProgram:
+        """Checks that all operations are known; weights are read when they are first used.
+
+        Raises:
+            UnsupportedError: `engine.operation`: one is not.
+            UsageError: There is no such type of cache.
+        """
+        for cache_type in cache_types:
+            check_cache_type(cache_type)
+        for graph in (body, head):
+            for operation in graph.operations:
+                if type(operation) not in OPERATIONS or (graph is body and isinstance(operation, op.Pick)):
+                    raise UnsupportedError(f"the operation {operation} is not known here", code="engine.operation")
+        return ReferenceProgram(body, head, groups)
+
+    def run(self, program: ReferenceProgram, step: Step) -> tuple[Array, Array]:
+        """Runs a step, as `base.Backend` describes it; gives the hidden states and the wanted logits."""
+        states = States(self._memory, program.groups, self.round_caches)
+        with np.errstate(all="ignore"):  # what is not finite is the engine's to find
+            hidden = Run(step, states, self._weights).compute(program.body)
+            logits = np.empty((0, program.head.results[0].width))
+            if len(step.wanted):
+                picked = hidden[step.wanted]
+                logits = Run(step, states, self._weights, picked).compute(program.head)
+        return hidden, logits
+
+    def suspects(self, weights: Sequence[Matrix | Experts]) -> list[Matrix | Experts]:
+        """Those of some weights that hold values that are not finite, and those that are not mapped."""
+        return [each for each in weights if not self._is_finite(each)]
+
+    def close(self) -> None:
+        """Frees the weights."""
+        self._weights.close()
+
+    def _is_finite(self, weights: Matrix | Experts) -> bool:
+        if isinstance(weights, Matrix):
+            return bool(np.isfinite(weights.tensor.dequantize()).all())
+        if isinstance(weights.stored, PagedExperts):
+            return False
+        experts = range(weights.n_expert)
+        return all(np.isfinite(self._weights.expert(weights, number)).all() for number in experts)

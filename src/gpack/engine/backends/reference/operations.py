@@ -1,0 +1,312 @@
+"""What each operation of a graph means, in numpy and float64.
+
+Values are arrays [rows, per_token, width]. `OPERATIONS` has the function of each kind; the equations' sources stand in
+`graph.operations`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...graph import operations as op
+from ...graph.graph import Graph
+from ...graph.rope import Rope
+from ...graph.states import Convolution
+from ...graph.values import Part, Routing, Value
+from ..base import Segment, Step
+from .arrays import Array
+from .states import States
+from .weights import DenseWeights
+
+_LEAST_SUM = 2.0**-14  # of the chosen experts' probabilities, when they are divided by it
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A router's choice: for each row the experts' numbers and their weights, both [rows, n_used]."""
+
+    experts: npt.NDArray[np.int64]
+    weights: Array
+
+
+@dataclass
+class Run:
+    """One graph at work on one step.
+
+    Attributes:
+        picked: The rows of another graph's result that `Pick` gives.
+        values, choices: What was computed so far, by number.
+    """
+
+    step: Step
+    states: States
+    weights: DenseWeights
+    picked: Array | None = None
+    values: dict[int, Array] = field(default_factory=dict)
+    choices: dict[int, Chosen] = field(default_factory=dict)
+
+    def compute(self, graph: Graph) -> Array:
+        """All operations in order; gives the graph's only result, [rows, width]."""
+        for operation in graph.operations:
+            made = OPERATIONS[type(operation)](self, operation)
+            if isinstance(operation.output, Routing):
+                self.choices[operation.output.number] = made
+            else:
+                self.values[operation.output.number] = made
+        (result,) = graph.results
+        return self.values[result.number][:, 0]
+
+    def value(self, value: Value) -> Array:
+        """[rows, per_token, width]."""
+        return self.values[value.number]
+
+    def heads(self, part: Part, count: int) -> Array:
+        """Columns that are `count` heads side by side, as [rows, heads, elements of a head]."""
+        columns = self.value(part.value)[:, 0, part.first : part.first + part.width]
+        return columns.reshape(len(columns), count, -1)
+
+    def segments(self) -> Iterator[tuple[Segment, slice]]:
+        """The texts of the step, and which rows they have."""
+        for segment in self.step.segments:
+            yield segment, slice(segment.first_row, segment.first_row + segment.count)
+
+
+# ---------------------------------------------------------------- row by row
+
+
+def embed(run: Run, it: op.Embed) -> Array:
+    """The matrix's row of each token."""
+    return run.weights.rows(it.matrix, run.step.tokens)[:, None]
+
+
+def pick(run: Run, _it: op.Pick) -> Array:
+    """The rows of which logits are wanted."""
+    assert run.picked is not None  # `lower` made sure that only the second graph picks
+    return run.picked[:, None]
+
+
+def rms_norm(run: Run, it: op.RmsNorm) -> Array:
+    """`rms` of each piece of a row."""
+    x = run.value(it.x)
+    pieces = x.reshape(*x.shape[:2], -1, len(it.weight.values))
+    return rms(pieces, it.weight.values, it.epsilon).reshape(x.shape)
+
+
+def matmul(run: Run, it: op.MatMul) -> Array:
+    """Matrix · x (+ bias)."""
+    y: Array = run.weights.seen(run.value(it.x), it.matrix) @ run.weights.matrix(it.matrix).T
+    return y if it.bias is None else y + it.bias.values
+
+
+def add(run: Run, it: op.Add) -> Array:
+    """The sum."""
+    return run.value(it.x) + run.value(it.y)
+
+
+def scale(run: Run, it: op.Scale) -> Array:
+    """Factor · x."""
+    return it.factor * run.value(it.x)
+
+
+def gate(run: Run, it: op.Gate) -> Array:
+    """Activation of one value, times the other."""
+    return ACTIVATIONS[it.activation](run.value(it.gate)) * run.value(it.up)
+
+
+def columns(run: Run, it: op.Columns) -> Array:
+    """Pieces of each row, side by side."""
+    places = np.arange(it.count)[:, None] * it.step + it.first + np.arange(it.size)
+    return run.value(it.x)[..., places.reshape(-1)]
+
+
+def soft_cap(run: Run, it: op.SoftCap) -> Array:
+    """Cap · tanh(x / cap)."""
+    capped: Array = it.cap * np.tanh(run.value(it.x) / it.cap)
+    return capped
+
+
+# ---------------------------------------------------------------- experts
+
+
+def route(run: Run, it: op.Route) -> Chosen:
+    """The most probable experts, and their shares of the sum of their probabilities."""
+    p = softmax(run.value(it.scores)[:, 0])
+    experts = np.argsort(-p, axis=-1, kind="stable")[:, : it.output.n_used]  # of equals the lower number is first
+    kept = np.take_along_axis(p, experts, -1)
+    return Chosen(experts, kept / np.maximum(kept.sum(-1, keepdims=True), _LEAST_SUM) * it.scale)
+
+
+def expert_matmul(run: Run, it: op.ExpertMatMul) -> Array:
+    """A product for each chosen expert."""
+    chosen = run.choices[it.routing.number].experts
+    x = run.weights.seen(run.value(it.x), it.experts)
+    x = np.broadcast_to(x, (*chosen.shape, it.experts.n_in))
+    y = np.empty((*chosen.shape, it.experts.n_out))
+    for number in np.unique(chosen):
+        y[chosen == number] = x[chosen == number] @ run.weights.expert(it.experts, int(number)).T
+    return y
+
+
+def mix(run: Run, it: op.Mix) -> Array:
+    """Σ weight · result over a row's experts."""
+    weights = run.choices[it.routing.number].weights
+    mixed: Array = (weights[..., None] * run.value(it.x)).sum(axis=1, keepdims=True)
+    return mixed
+
+
+# ---------------------------------------------------------------- text by text
+
+
+def attention(run: Run, it: op.Attention) -> Array:
+    """Norm and rotation of heads; keys and values are kept; then `attend`, text by text."""
+    kind: Any = it.state.kind
+    q, k, v = run.heads(it.q, it.n_head), run.heads(it.k, kind.n_head_kv), run.heads(it.v, kind.n_head_kv)
+    if it.q_norm is not None:
+        q = rms(q, it.q_norm.values, it.epsilon)
+    if it.k_norm is not None:
+        k = rms(k, it.k_norm.values, it.epsilon)
+    out = np.empty(q.shape)
+    for segment, rows in run.segments():
+        positions = np.arange(segment.position, segment.position + segment.count)
+        turned_q, turned_k = (rotate(x[rows], positions, it.rope) for x in (q, k))
+        run.states.write_positions(it.state, segment, turned_k, v[rows])
+        first = max(0, segment.position - kind.window + 1) if kind.window else 0
+        keys, values = run.states.read_positions(it.state, segment, first, segment.position + segment.count)
+        seen = np.arange(first, segment.position + segment.count)[None, :]
+        is_seen = seen <= positions[:, None]
+        if kind.window:
+            is_seen &= seen > positions[:, None] - kind.window
+        out[rows] = attend(turned_q, keys, values, it.scale, is_seen)
+    return out.reshape(len(out), 1, -1)
+
+
+def causal_convolution(run: Run, it: op.CausalConvolution) -> Array:
+    """silu( Σ_j weight[c, j] x[t - taps + 1 + j, c] ), text by text."""
+    x, taps = run.value(it.x)[:, 0], it.taps
+    weight = it.weight.values.reshape(-1, taps).astype(np.float64)
+    assert isinstance(it.state.kind, Convolution)
+    out = np.empty(x.shape)
+    for segment, rows in run.segments():
+        # The row at t is taps - 1 further on, since the earlier positions come before.
+        inputs = np.concatenate([run.states.read_recurrent(it.state, segment), x[rows]])
+        out[rows] = sum(weight[:, j] * inputs[j : j + segment.count] for j in range(taps))
+        run.states.write_recurrent(it.state, segment, inputs[len(inputs) - (taps - 1) :])
+    return silu(out)[:, None]
+
+
+def delta_rule(run: Run, it: op.DeltaRule) -> Array:
+    """M ← exp(decay) M; M ← M + k (β (v - Mᵀ k))ᵀ; output Mᵀ q / sqrt(key_dim): for each position of each text."""
+    kind: Any = it.state.kind
+    q, k = (unit_heads(run.heads(part, it.n_head_k), it.epsilon) for part in (it.q, it.k))
+    v = run.heads(it.v, kind.n_head)
+    beta = sigmoid(run.value(it.beta)[:, 0])
+    decay = it.a.values * np.logaddexp(0, run.value(it.alpha)[:, 0] + it.dt_bias.values)  # log(1 + exp(x))
+    key_head = np.arange(kind.n_head) % it.n_head_k
+    out = np.empty(v.shape)
+    for segment, rows in run.segments():
+        m = run.states.read_recurrent(it.state, segment)
+        for t in range(rows.start, rows.stop):
+            for h in range(kind.n_head):
+                key, query = k[t, key_head[h]], q[t, key_head[h]]
+                m[h] *= math.exp(decay[t, h])
+                m[h] += np.outer(key, beta[t, h] * (v[t, h] - m[h].T @ key))
+                out[t, h] = m[h].T @ query / math.sqrt(kind.key_dim)
+        run.states.write_recurrent(it.state, segment, m)
+    return out.reshape(len(out), 1, -1)
+
+
+# ---------------------------------------------------------------- equations
+
+
+def rms(x: Array, weight: npt.NDArray[np.float32], epsilon: float) -> Array:
+    """x / sqrt(mean(x²) + epsilon) · weight, over the last axis."""  # noqa: D403
+    normed: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
+    return normed
+
+
+def unit_heads(x: Array, epsilon: float) -> Array:
+    """x / sqrt(Σx² + epsilon), over the last axis."""  # noqa: D403
+    made: Array = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + epsilon)
+    return made
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), which no x overflows."""
+    made: Array = np.exp(-np.logaddexp(0, -x))
+    return made
+
+
+def silu(x: Array) -> Array:
+    """x · sigmoid(x)."""  # noqa: D403
+    return x * sigmoid(x)
+
+
+def gelu(x: Array) -> Array:
+    """The form with tanh: x / 2 · (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))."""
+    made: Array = x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return made
+
+
+ACTIVATIONS: dict[op.Activation, Callable[[Array], Array]] = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid}
+
+
+def softmax(scores: Array) -> Array:
+    """exp(x) / Σ exp(x) over the last axis."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    made: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return made
+
+
+def rotate(x: Array, positions: npt.NDArray[np.int64], rope: Rope) -> Array:
+    """Turns pairs of the first elements of each head [rows, heads, elements] by position · frequency."""
+    half = rope.n_rotated // 2
+    angles = positions[:, None, None] * rope.frequencies()
+    cosine, sine = np.cos(angles) * rope.magnitude(), np.sin(angles) * rope.magnitude()
+    pairs = np.arange(half)
+    first, second = (2 * pairs, 2 * pairs + 1) if rope.interleaved else (pairs, pairs + half)
+    a, b = x[..., first], x[..., second]
+    turned = x.copy()
+    turned[..., first] = a * cosine - b * sine
+    turned[..., second] = a * sine + b * cosine
+    return turned
+
+
+def attend(q: Array, keys: Array, values: Array, scale: float, is_seen: npt.NDArray[np.bool_]) -> Array:
+    """softmax(q kᵀ · scale) v over the positions that each row sees.
+
+    Args:
+        q: [rows, n_head, head_dim].
+        keys, values: [positions, n_head_kv, head_dim]; query head h reads key/value head h // (n_head / n_head_kv).
+        is_seen: [rows, positions].
+    """
+    group = q.shape[1] // keys.shape[1]
+    out = np.empty(q.shape)
+    for h in range(q.shape[1]):
+        k, v = keys[:, h // group], values[:, h // group]
+        out[:, h] = softmax(np.where(is_seen, q[:, h] @ k.T * scale, -np.inf)) @ v
+    return out
+
+
+OPERATIONS: dict[type[op.Operation], Callable[[Run, Any], Any]] = {
+    op.Embed: embed,
+    op.Pick: pick,
+    op.RmsNorm: rms_norm,
+    op.MatMul: matmul,
+    op.Add: add,
+    op.Scale: scale,
+    op.Gate: gate,
+    op.Columns: columns,
+    op.SoftCap: soft_cap,
+    op.Attention: attention,
+    op.Route: route,
+    op.ExpertMatMul: expert_matmul,
+    op.Mix: mix,
+    op.CausalConvolution: causal_convolution,
+    op.DeltaRule: delta_rule,
+}

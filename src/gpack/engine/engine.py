@@ -1,0 +1,458 @@
+"""An engine: one model on one device, and any number of texts that it carries on together, step by step.
+
+    with model.engine(threads=2) as engine, engine.sequence() as a, engine.sequence() as b:
+        result = engine.step([Chunk(a, [1, 2, 3]), Chunk(b, [4])])
+        result.logits  # float32 [2, n_vocab]: after the last token of each
+
+A text's numbers are its own: with equal options the bits of its logits do not depend on what else is in a step, on how
+its tokens are cut into chunks, or on the number of threads.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, GpackError, UsageError
+from ..machine import half_of_free_memory
+from ..model.load import LoadedModel
+from .backends import Compute, make_backend
+from .backends.base import Segment, Step
+from .finite import is_finite
+from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_TOKENS, count_option
+from .prepared import prepare
+from .state.pool import Block, Pool
+from .state.sequence import Sequence as Text
+from .state.states import Layouts, TextState, group_states
+
+Wanted = Literal["last", "all", "none"]
+CACHE_TYPES = ("F32", "F16", "Q8_0")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that a step appends to a text.
+
+    Attributes:
+        sequence: The text.
+        tokens: One or more.
+        logits: Of which tokens logits are wanted.
+        position: Of the first token; it must be the text's own. None: whatever that is.
+    """
+
+    sequence: Text
+    tokens: Sequence[int]
+    logits: Wanted = "last"
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step gave for one chunk.
+
+    Attributes:
+        logits: [wanted tokens, n_vocab]; a part of the step's.
+        hidden: [tokens, n_embd], the hidden states after the last norm; None unless the step was asked for them.
+        error: Why the text failed, which is then as it was before; None where its tokens are committed.
+    """
+
+    logits: npt.NDArray[Any]
+    hidden: npt.NDArray[Any] | None
+    error: GpackError | None
+
+
+@dataclass(frozen=True)
+class StepResult(Sequence[Outcome]):
+    """The outcomes of a step, in the order of its chunks.
+
+    Attributes:
+        logits: [wanted tokens of all chunks, n_vocab]. Rows of texts that failed mean nothing.
+    """
+
+    logits: npt.NDArray[Any]
+    outcomes: tuple[Outcome, ...]
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.outcomes[number]
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return iter(self.outcomes)
+
+    def raise_error(self) -> None:
+        """Raises the first error of a text, where there is one."""
+        for outcome in self.outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+
+
+@dataclass
+class _Plan:
+    """A chunk on its way through a step."""
+
+    chunk: Chunk
+    tokens: list[int]
+    state: TextState | None = None  # with room for the tokens
+    after: Block | None = None
+    error: GpackError | None = None
+    n_logits: int = 0
+    first_row: int = 0
+    first_logits: int = 0
+
+
+class Engine:
+    """A model on a device. Use it as a context manager, or call `close`.
+
+    Steps run one after another, whoever asks for them.
+
+    Attributes:
+        n_vocab: Tokens of the vocabulary, and logits of a position.
+        n_embd: Width of the hidden state.
+        n_context: Positions that the model was trained on.
+        batch: Most rows of a step.
+        pool: The memory of all texts.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        threads: int | None = None,
+        compute: Compute = "int8",
+        batch: int = DEFAULT_BATCH,
+        cpu: str | None = None,
+        device: str = "cpu",
+        state_bytes: int | None = None,
+        check_weights: bool | None = None,
+    ) -> None:
+        """Checks metadata and tensors, lowers the model's graphs and starts the threads.
+
+        Args:
+            threads: Default: as many cores as the process may use, by its affinity and its CPU quota.
+            compute: `int8`: activations are rounded to 8 bits where they meet quantised weights, which is fast. `f32`:
+                never.
+            batch: Most rows of a step.
+            cpu: The variant of kernels; default what `GPACK_CPU` says, else the best that this CPU can run.
+            device: `cpu`, or `reference`: numpy in float64, slow and plain.
+            state_bytes: Most bytes of the states of all texts; default the half of the memory that is free.
+            check_weights: Look for weights that are not finite. Default: where all matrices fit into half of the free
+                memory, and experts into 1 GiB, once for all engines of a model. True: all, which reads the whole file.
+                False: none but norms and biases.
+
+        Raises:
+            FormatError: `engine.key`, `engine.tensor`, `engine.shape`: a key or tensor is missing or contradicts
+                another; `engine.nan`: a weight is not finite.
+            UnsupportedError: `engine.architecture`, `engine.key`: the model is of a kind that cannot be run;
+                `engine.numba`: numba is not installed.
+            UsageError: An argument makes no sense; `io.memory`: there is not enough memory for a batch.
+        """
+        self._prepared = prepare(model)
+        self.n_vocab, self.n_embd = self._prepared.n_vocab, self._prepared.h.n_embd
+        self.n_context = self._prepared.h.n_context
+        self.batch = count_option(batch, "batch", DEFAULT_BATCH, MOST_TOKENS)
+        budget = count_option(state_bytes, "state_bytes", max(half_of_free_memory(), 1), 1 << 62)
+        self._stepping = threading.Lock()
+        self._closed = False
+        self._layouts: dict[str, Layouts] = {}
+        self._programs: dict[tuple[str, ...], Any] = {}
+        self.backend = make_backend(device, threads=threads, compute=compute, batch=self.batch, cpu=cpu)
+        try:
+            self.pool = Pool(self.backend, budget)
+            self._body, self._head = self._prepared.graphs
+            self._groups = group_states(self._body.states)
+            if check_weights is not False:
+                self.check_weights(everything=bool(check_weights))
+        except BaseException:
+            self.close()
+            raise
+
+    def check_weights(self, *, everything: bool) -> None:
+        """Looks for weights that are not finite, once for all engines of a model; `everything`: of any size.
+
+        Raises:
+            FormatError: `engine.nan`.
+        """
+        self._prepared.w.check_finite(self.backend, everything=everything)
+
+    @property
+    def is_trimmable(self) -> bool:
+        """Whether texts can be truncated to any position: there are neither windows nor recurrent layers."""
+        return not self._groups.recurrent and not any(self._groups.windows)
+
+    # ------------------------------------------------------------ texts
+
+    def sequence(self, *, n_ctx: int | None = None, cache_type: str = "F16") -> Text:
+        """A new text.
+
+        Args:
+            n_ctx: Most tokens of it; default what the model was trained on, but not more than 4096.
+            cache_type: How keys and values are kept: F32, F16 or Q8_0.
+
+        Raises:
+            UsageError: An argument makes no sense; `io.memory`: the state of such a text is beyond the engine's budget.
+        """
+        self._open()
+        wanted = count_option(n_ctx, "n_ctx", min(self.n_context, DEFAULT_CONTEXT), MOST_TOKENS)
+        layouts = self._layout(cache_type)
+        if layouts.most_bytes(wanted) > self.pool.budget:
+            raise UsageError(
+                f"there is not enough memory for a context of {wanted} tokens: {layouts.most_bytes(wanted)} bytes of"
+                f" {self.pool.budget}",
+                code="io.memory",
+                field="n_ctx",
+                hint="a smaller n_ctx, or a smaller type of cache",
+            )
+        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type)
+
+    def _layout(self, cache_type: str) -> Layouts:
+        known = self._layouts.get(cache_type)
+        if known is None:
+            if cache_type not in CACHE_TYPES:
+                raise UsageError(
+                    f"there is no cache of type {cache_type!r}",
+                    code="usage",
+                    field="cache_type",
+                    hint=", ".join(CACHE_TYPES),
+                )
+            groups, backend = self._groups, self.backend
+            blocks = tuple(backend.key_value_layout(states, cache_type) for states in groups.key_values)
+            recurrent = backend.recurrent_layout(groups.recurrent) if groups.recurrent else None
+            made = Layouts(blocks, groups.windows, recurrent, self.batch)
+            known = self._layouts.setdefault(cache_type, made)
+        return known
+
+    # ------------------------------------------------------------ steps
+
+    def step(self, chunks: Sequence[Chunk], *, hidden: bool = False, copy: bool = True) -> StepResult:
+        """Appends tokens to texts, all in one run.
+
+        What concerns one text alone, its budget or values that are not finite, fails that text: its outcome tells, it
+        is as it was, and the others are committed. Where no text could have room, that error is raised.
+
+        Args:
+            chunks: At most one for each text, and at most `batch` tokens in all.
+            hidden: Also give the hidden states.
+            copy: The logits are the caller's own. False: they may be the engine's memory, which its next step
+                overwrites; that saves time where vocabularies are large.
+
+        Raises:
+            UsageError: `engine.batch`, `engine.sequence`, `engine.position`, `engine.context`, `engine.token`,
+                `engine.budget`: nothing was computed, and all texts are as they were.
+            KeyboardInterrupt: The caller was interrupted; all texts are at their last commit.
+        """
+        with self._stepping:
+            plans = self._check(chunks)
+            self._make_room(plans)
+            return self._run(plans, hidden, copy)
+
+    def _check(self, chunks: Sequence[Chunk]) -> list[_Plan]:
+        self._open()
+        plans, rows, wanted, seen = [], 0, 0, set()
+        for chunk in chunks:
+            text = chunk.sequence
+            if text.owner is not self or text.is_closed:
+                what = "is closed" if text.is_closed else "belongs to another engine"
+                raise UsageError(f"the text {what}", code="engine.sequence", field="sequence")
+            if id(text) in seen:
+                raise UsageError("a text has two chunks in one step", code="engine.sequence", field="sequence")
+            seen.add(id(text))
+            if chunk.position is not None and chunk.position != text.position:
+                raise UsageError(
+                    f"the chunk begins at position {chunk.position}, the text has {text.position} tokens",
+                    code="engine.position",
+                    field="position",
+                )
+            tokens = check_tokens(chunk.tokens, self.n_vocab)
+            check_room(text.position, len(tokens), text.n_ctx)
+            if chunk.logits not in ("last", "all", "none"):
+                raise UsageError(f"logits is {chunk.logits!r}", code="usage", field="logits", hint="last, all or none")
+            n_logits = len(tokens) if chunk.logits == "all" else int(chunk.logits == "last")
+            plans.append(_Plan(chunk, tokens, n_logits=n_logits, first_logits=wanted))
+            rows += len(tokens)
+            wanted += n_logits
+        if not plans or rows > self.batch:
+            raise UsageError(
+                f"a step has 1 to {self.batch} rows, not {rows}",
+                code="engine.batch",
+                field="chunks",
+                hint="a larger batch, or more steps",
+            )
+        return plans
+
+    def _make_room(self, plans: list[_Plan]) -> None:
+        for plan in plans:
+            text = plan.chunk.sequence
+            try:
+                plan.state, plan.after = text.state.with_room(self.pool, len(plan.tokens), text.writer)
+            except UsageError as error:
+                plan.error = error
+        errors = [plan.error for plan in plans if plan.error is not None]
+        if len(errors) == len(plans):
+            raise errors[0]
+
+    def _run(self, plans: list[_Plan], wants_hidden: bool, copy: bool) -> StepResult:
+        running = [plan for plan in plans if plan.state is not None]
+        if len(running) > 1:
+            running.sort(key=lambda plan: plan.chunk.sequence.cache_type)
+        step, places = self._layout_step(running)
+        states, made = self.backend.run(self._program(step), step)
+        n_logits = sum([plan.n_logits for plan in plans])
+        if places == list(range(n_logits)):
+            logits = made.copy() if copy else made
+        else:
+            logits = np.zeros((n_logits, self.n_vocab), self.backend.dtype)
+            logits[places] = made
+        if not (is_finite(states) and is_finite(made)):
+            for plan in running:
+                self._check_finite(plan, states, logits)
+        self._commit([plan for plan in running if plan.error is None])
+        outcomes = tuple([self._outcome(plan, logits, states if wants_hidden else None) for plan in plans])
+        return StepResult(logits, outcomes)
+
+    def _layout_step(self, running: list[_Plan]) -> tuple[Step, list[int]]:
+        """The step, and for each of its wanted rows the row of the result's logits."""
+        segments: list[Segment] = []
+        wanted: list[int] = []
+        places: list[int] = []
+        row = 0
+        for plan in running:
+            state, count, text = plan.state, len(plan.tokens), plan.chunk.sequence
+            assert state is not None
+            plan.first_row = row
+            read = 0 if state.recurrent is None else state.recurrent.id
+            tables = tuple(table.ids for table in state.tables)
+            write = 0 if plan.after is None else plan.after.id
+            segments.append(Segment(row, count, state.position, text.cache_type, tables, read, write))
+            row += count
+            wanted += range(row - plan.n_logits, row)
+            places += range(plan.first_logits, plan.first_logits + plan.n_logits)
+        tokens = np.array([token for plan in running for token in plan.tokens], np.int32)
+        return Step(tokens, segments, np.array(wanted, np.int32)), places
+
+    def _program(self, step: Step) -> Any:
+        return self.lower(*sorted({segment.cache_type for segment in step.segments}))
+
+    def lower(self, *cache_types: str) -> Any:
+        """The program for steps of texts of these types of cache, made when it is first needed.
+
+        Raises:
+            UsageError: `io.memory`: there is not enough memory for a batch.
+            UnsupportedError: As `Backend.lower`.
+        """
+        kinds = cache_types
+        program = self._programs.get(kinds)
+        if program is None:
+            try:
+                program = self.backend.lower(self._body, self._head, self._groups, kinds)
+            except MemoryError as error:
+                raise UsageError(
+                    f"there is not enough memory for steps of {self.batch} rows",
+                    code="io.memory",
+                    field="batch",
+                    hint="a smaller batch",
+                ) from error
+            self._programs[kinds] = program
+        return program
+
+    def _check_finite(self, plan: _Plan, states: npt.NDArray[Any], logits: npt.NDArray[Any]) -> None:
+        rows = states[plan.first_row : plan.first_row + len(plan.tokens)]
+        read = logits[plan.first_logits : plan.first_logits + plan.n_logits]
+        if not is_finite(rows) or not is_finite(read):
+            plan.error = self._explain(plan.chunk.sequence.position)
+
+    def _explain(self, position: int) -> GpackError:
+        try:
+            self._prepared.w.check_finite(self.backend, everything=True)
+        except GpackError as error:
+            return error
+        return FormatError(
+            f"what comes after position {position} is not finite, though all weights are: values overflowed",
+            code="engine.nan",
+            path=self._prepared.path,
+        )
+
+    def _commit(self, plans: list[_Plan]) -> None:
+        """All texts of the step, or none: an interrupt in between is raised when all are done."""
+        commits = []
+        for plan in plans:
+            if plan.state is not None:
+                plan.chunk.sequence.note(plan.tokens)
+                state = plan.state.advanced(len(plan.tokens), plan.after)
+                commits.append((plan.chunk.sequence, state))
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                for text, state in commits:
+                    text.commit(state)
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _outcome(self, plan: _Plan, logits: npt.NDArray[Any], states: npt.NDArray[Any] | None) -> Outcome:
+        rows = None
+        if states is not None and plan.state is not None:
+            rows = states[plan.first_row : plan.first_row + len(plan.tokens)].copy()
+        return Outcome(logits[plan.first_logits : plan.first_logits + plan.n_logits], rows, plan.error)
+
+    # ------------------------------------------------------------ end
+
+    def _open(self) -> None:
+        if self._closed:
+            raise UsageError("the engine is closed", code="usage")
+
+    def close(self) -> None:
+        """Ends the threads and frees the engine's memory; a second call does nothing."""
+        self._closed = True
+        self.backend.close()
+        self._programs.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_tokens(ids: Sequence[int], n_vocab: int) -> list[int]:
+    """Tokens as a list.
+
+    Raises:
+        UsageError: There are none, they are not whole numbers, or `engine.token`: the vocabulary has no such token.
+    """
+    try:
+        numbers = [operator.index(number) for number in ids]
+    except TypeError as error:
+        raise UsageError(f"tokens are whole numbers: {error}", code="usage", field="ids") from error
+    if not numbers:
+        raise UsageError("there are no tokens", code="usage", field="ids")
+    for number in (min(numbers), max(numbers)):
+        if not 0 <= number < n_vocab:
+            raise UsageError(
+                f"there is no token {number} in a vocabulary of {n_vocab}", code="engine.token", field="ids"
+            )
+    return numbers
+
+
+def check_room(position: int, count: int, n_ctx: int) -> None:
+    """Refuses tokens for which a text has no place.
+
+    Raises:
+        UsageError: `engine.context`.
+    """
+    if position + count > n_ctx:
+        raise UsageError(
+            f"{count} more tokens do not fit: {position} of the context's {n_ctx} are taken",
+            code="engine.context",
+            field="n_ctx",
+            hint="a larger n_ctx, a shorter text, or rewind",
+        )

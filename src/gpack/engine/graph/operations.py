@@ -1,0 +1,234 @@
+"""The operations of a graph: plain values, with no address, thread or processor in them.
+
+Each says what is computed for every row of a step, in terms of the values that it reads. A value is made by one
+operation and never changed; backends may give two values the same memory where nobody can tell. What an operation means
+exactly is written in `backends/reference`, a few lines of float64 for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from .rope import Rope
+from .states import StateId
+from .values import Part, Routing, Value
+from .weights import Experts, Matrix, Vector
+
+Activation = Literal["silu", "gelu", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What all operations have: what it makes; every other value or part among its fields is read."""
+
+    output: Value | Routing
+
+    @property
+    def kind(self) -> str:
+        """The name of the operation."""
+        return type(self).__name__
+
+    def inputs(self) -> Iterator[Value | Routing]:
+        """The values that the operation reads, in the order of its fields."""
+        for item in fields(self):
+            given = getattr(self, item.name)
+            if item.name == "output":
+                continue
+            if isinstance(given, Part):
+                yield given.value
+            elif isinstance(given, Value | Routing):
+                yield given
+
+    def attributes(self) -> dict[str, Any]:
+        """All fields that are neither read nor made."""
+        values = (Value, Routing, Part)
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in given.items() if not isinstance(value, values)}
+
+    def __str__(self) -> str:
+        told = [f"{item.name}={getattr(self, item.name)}" for item in fields(self) if item.name != "output"]
+        return f"{self.output} = {self.kind}({', '.join(told)})"
+
+
+@dataclass(frozen=True)
+class ValueOperation(Operation):
+    """An operation that makes a value."""
+
+    output: Value
+
+
+@dataclass(frozen=True)
+class Embed(ValueOperation):
+    """The matrix's row of each token."""
+
+    matrix: Matrix
+
+
+@dataclass(frozen=True)
+class Pick(ValueOperation):
+    """The rows of a value of another graph of which logits are wanted."""
+
+    x: Value
+
+
+@dataclass(frozen=True)
+class RmsNorm(ValueOperation):
+    """x / sqrt(mean(x²) + epsilon) · weight, for each piece of a row that is as wide as the weight.
+
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019).
+    """
+
+    x: Value
+    weight: Vector
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class MatMul(ValueOperation):
+    """Matrix · x (+ bias)."""
+
+    x: Value
+    matrix: Matrix
+    bias: Vector | None
+
+
+@dataclass(frozen=True)
+class Add(ValueOperation):
+    """x + y."""
+
+    x: Value
+    y: Value
+
+
+@dataclass(frozen=True)
+class Scale(ValueOperation):
+    """Factor · x."""
+
+    x: Value
+    factor: float
+
+
+@dataclass(frozen=True)
+class Gate(ValueOperation):
+    """activation(gate) · up, element by element, gelu in its tanh form; a gate of one element is for the whole row."""
+
+    gate: Value
+    up: Value
+    activation: Activation
+
+
+@dataclass(frozen=True)
+class Columns(ValueOperation):
+    """Columns of x side by side: `size` of them from `first` on, and again every `step` columns, `count` times."""
+
+    x: Value
+    first: int
+    size: int
+    step: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SoftCap(ValueOperation):
+    """Cap · tanh(x / cap)."""
+
+    x: Value
+    cap: float
+
+
+@dataclass(frozen=True)
+class Attention(ValueOperation):
+    """softmax(q kᵀ · scale) v for every head, causal, over the text's keys and values, to which k and v are added.
+
+    Attributes:
+        q, k, v: Heads side by side: n_head of them, and n_head_kv; query head h reads key/value head
+            h // (n_head / n_head_kv).
+        q_norm, k_norm: Weights of an RMS norm of each head, before the rotation; None: there is none.
+        rope: The rotation of queries and keys by their position.
+    """
+
+    q: Part
+    k: Part
+    v: Part
+    state: StateId
+    n_head: int
+    rope: Rope
+    scale: float
+    q_norm: Vector | None
+    k_norm: Vector | None
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Route(Operation):
+    """The n_used most probable of softmax(scores), the lower number first where two are equal.
+
+    Their weights are their probabilities, divided by the sum of these (at least 2⁻¹⁴) and times `scale`.
+    """
+
+    output: Routing
+    scores: Value
+    scale: float
+
+
+@dataclass(frozen=True)
+class ExpertMatMul(ValueOperation):
+    """The products with the chosen experts: a row for each of them, in the order in which they were chosen.
+
+    `x` has one row for each row of the step, or one for each chosen expert.
+    """
+
+    x: Value
+    experts: Experts
+    routing: Routing
+
+
+@dataclass(frozen=True)
+class Mix(ValueOperation):
+    """The sum of each row's experts' results, times their weights."""
+
+    x: Value
+    routing: Routing
+
+
+@dataclass(frozen=True)
+class CausalConvolution(ValueOperation):
+    """silu of a depthwise convolution over the newest positions of the text: Σ_j weight[c, j] x[t - taps + 1 + j, c].
+
+    Attributes:
+        weight: float32 [channels · taps], a channel's taps side by side; the last tap meets the row itself.
+        state: The inputs of the last taps - 1 positions; zeros before the text begins.
+    """
+
+    x: Value
+    weight: Vector
+    taps: int
+    state: StateId
+
+
+@dataclass(frozen=True)
+class DeltaRule(ValueOperation):
+    """The gated delta rule, one position after the other, for each head h with key head h mod n_head_k.
+
+    q and k are divided by sqrt(Σ² + epsilon) for each head. M ← exp(decay) M; d = β (v - Mᵀ k); M ← M + k dᵀ;
+    output = Mᵀ q / sqrt(key_dim). Source: Yang, Kautz and Hatamizadeh, Gated Delta Networks (2024).
+
+    Attributes:
+        q, k: n_head_k heads of key_dim.
+        v: n_head heads of value_dim.
+        alpha, beta: Rows of n_head: β = sigmoid(beta), decay = a · softplus(alpha + dt_bias).
+        a, dt_bias: float32 [n_head]; a is negative.
+    """
+
+    q: Part
+    k: Part
+    v: Part
+    alpha: Value
+    beta: Value
+    a: Vector
+    dt_bias: Vector
+    n_head_k: int
+    epsilon: float
+    state: StateId

@@ -1,0 +1,115 @@
+"""A pool of memory for the states of texts, with a byte budget."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ..backends.base import Backend, Layout, Memory
+
+
+@dataclass(eq=False)
+class Block:
+    """Memory of one layout. Texts and checkpoints share it by referring to it; the last reference gives it back.
+
+    Attributes:
+        writer: The one text that may write here.
+        shared: Positions below this one are seen by others too: even the writer leaves them alone.
+    """
+
+    memory: Memory
+    layout: Layout
+    writer: object
+    shared: int
+    _returned: deque[tuple[Layout, Memory]]
+
+    @property
+    def id(self) -> int:
+        """What a step names it by."""
+        return self.memory.id
+
+    def __del__(self) -> None:
+        # May run at any moment in any thread: nothing is locked or counted here.
+        self._returned.append((self.layout, self.memory))
+
+
+class Pool:
+    """Hands out blocks, from any thread.
+
+    What comes back is kept for the next who asks, and freed where another layout needs the bytes.
+
+    Attributes:
+        budget: Most bytes of all blocks.
+    """
+
+    def __init__(self, backend: Backend, budget: int) -> None:
+        self.backend, self.budget = backend, budget
+        self._lock = threading.Lock()
+        self._returned: deque[tuple[Layout, Memory]] = deque()
+        self._free: dict[Layout, list[Memory]] = {}
+        self._used = self._kept = 0  # bytes that are referred to, and that are free
+
+    @property
+    def used(self) -> int:
+        """Bytes of all blocks that somebody refers to."""
+        with self._lock:
+            self._collect()
+            return self._used
+
+    def take(self, layout: Layout, writer: object) -> Block:
+        """A block with anything in it.
+
+        Raises:
+            UsageError: `engine.budget`: the budget does not allow it, or the device has no memory left.
+        """
+        with self._lock:
+            self._collect()
+            memory = self._again(layout) or self._new(layout)
+            self._used += memory.nbytes
+            return Block(memory, layout, writer, 0, self._returned)
+
+    def copy(self, block: Block, writer: object) -> Block:
+        """A block with the same contents.
+
+        Raises:
+            UsageError: As `take`.
+        """
+        made = self.take(block.layout, writer)
+        self.backend.copy(block.layout, block.memory, made.memory)
+        return made
+
+    def _collect(self) -> None:
+        while self._returned:
+            layout, memory = self._returned.popleft()
+            self._free.setdefault(layout, []).append(memory)
+            self._used -= memory.nbytes
+            self._kept += memory.nbytes
+
+    def _again(self, layout: Layout) -> Memory | None:
+        waiting = self._free.get(layout)
+        if not waiting:
+            return None
+        memory = waiting.pop()
+        self._kept -= memory.nbytes
+        return memory
+
+    def _new(self, layout: Layout) -> Memory:
+        size = layout.nbytes
+        if self._used + self._kept + size > self.budget:
+            self._free.clear()
+            self._kept = 0
+        if self._used + size > self.budget:
+            raise UsageError(
+                f"the states of all texts would take {self._used + size} bytes, the budget is {self.budget}",
+                code="engine.budget",
+                field="state_bytes",
+                hint="close or truncate texts, or allow more bytes",
+            )
+        try:
+            return self.backend.allocate(layout)
+        except MemoryError as error:
+            raise UsageError(
+                f"there is no memory for {size} more bytes of state", code="engine.budget", field="state_bytes"
+            ) from error
