@@ -1,7 +1,8 @@
-"""The cache of keys and values of a session."""
+"""Blocks of the cache of keys and values: where everything lies in one, as plain data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,71 @@ import numpy.typing as npt
 
 from ....errors import UsageError
 from .buffers import aligned
+from .layout import BLOCK_POSITIONS, CACHE_TYPES
 
-LANES = 16  # positions of a key tile, as kernels/tiles.py has it
 # Bytes of one number, and the multiple that heads are padded to; Q8_0 adds a 16-bit scale to each 32.
 _BYTES = {"F32": 4.0, "F16": 2.0, "Q8_0": 1.0 + 2 / 32}
 _PADDING = {"F32": 16, "F16": 16, "Q8_0": 32}
-CACHE_TYPES = tuple(_BYTES)
-_BLOCK = 64  # positions are whole blocks of attention
+_BLOCK = BLOCK_POSITIONS
+
+
+@dataclass(frozen=True)
+class LayerBlock:
+    """Where the keys and values of one layer are in a block.
+
+    Attributes:
+        n_head_kv: Key/value heads.
+        head_dim: Numbers of a head.
+        padded: Numbers of a head, with its padding.
+        head_bytes: Bytes of 64 positions of a head: of its keys, and as many of its values.
+        keys, values: Bytes from the block's beginning to those of head 0; the other heads follow each other.
+    """
+
+    n_head_kv: int
+    head_dim: int
+    padded: int
+    head_bytes: int
+    keys: int
+    values: int
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block: one piece of memory for 64 positions of all layers of a group. How keys and values lie in it is
+    described in kernels/heads.py. A block begins at a cache line; its memory need not be zeros.
+
+    Attributes:
+        cache_type: F32, F16 or Q8_0.
+        layers: In the order of the group.
+        nbytes: Of a block, a multiple of 64.
+    """
+
+    cache_type: str
+    layers: tuple[LayerBlock, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, cache_type: str, heads: Sequence[tuple[int, int]]) -> BlockLayout:
+        """The layout for a type of cache and layers with such n_head_kv and head_dim.
+
+        Raises:
+            UsageError: There is no such type.
+        """
+        if cache_type not in CACHE_TYPES:
+            raise UsageError(
+                f"there is no cache of type {cache_type!r}",
+                code="usage",
+                field="cache_type",
+                hint=", ".join(CACHE_TYPES),
+            )
+        made, end = [], 0
+        for n_head_kv, head_dim in heads:
+            padded = -(-head_dim // _PADDING[cache_type]) * _PADDING[cache_type]
+            head_bytes = int(BLOCK_POSITIONS * padded * _BYTES[cache_type])
+            values = end + n_head_kv * head_bytes
+            made.append(LayerBlock(n_head_kv, head_dim, padded, head_bytes, end, values))
+            end = values + n_head_kv * head_bytes
+        return cls(cache_type, tuple(made), end)
 
 
 @dataclass(frozen=True)

@@ -205,9 +205,10 @@ def _numba_version() -> str:
 
 @cache
 def _sources(module: str) -> str:
-    """A digest of the sources that a module's kernels are compiled from, and of this file."""
+    """A digest of the sources that a module's kernels are compiled from, of the layout they share, and of this file."""
     folder = Path(__file__).parent / "kernels"
-    found: dict[str, bytes] = {"": Path(__file__).read_bytes()}
+    shared = Path(__file__).with_name("layout.py")
+    found: dict[str, bytes] = {"": Path(__file__).read_bytes(), "..layout": shared.read_bytes()}
     waiting = [module]
     while waiting:
         name = waiting.pop()
