@@ -131,6 +131,61 @@ def test_scores_that_differ_by_more_than_a_float_holds(kernels: Kernels) -> None
         assert np.isnan(bed.alone(text, [3, 597])).all()
 
 
+def stored(kernels: Kernels, cache_type: str, values: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Keys and values of one head, positions 0 on, as they lie in a block: bytes."""
+    shape = Shape(1, 1, values.shape[1])
+    heads = values[:, None]
+    text = Text(heads, heads, heads, cache_type)
+    with Bed(kernels, shape, 1, max_rows=len(values)) as bed:
+        with np.errstate(invalid="ignore"):
+            bed.run((text, len(values)))
+        layer = bed.layouts[cache_type].layers[0]
+    block = text.blocks[0]
+    return block[layer.keys :][: layer.head_bytes], block[layer.values :][: layer.head_bytes]
+
+
+def test_16_bit_floats_are_numpy_s(kernels: Kernels) -> None:
+    """Every 16-bit float there and back, and float32 numbers between, at and beyond them, rounded to even."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)].astype(np.float32)
+    between = (finite + np.nextafter(finite, np.float32(1e9), dtype=np.float32)) / 2
+    random = np.random.default_rng(0).integers(0, 1 << 32, 50_000, dtype=np.uint32).view(np.float32)
+    special = np.array([np.nan, np.inf, -np.inf, 65504, 65519.99, 65520, 1e-8, 2.98e-8, 2.99e-8, -0.0], np.float32)
+    halfway = (np.sort(finite)[:-1] + np.sort(finite)[1:]) / 2
+    numbers = np.concatenate([every.astype(np.float32), between, random, special, halfway])
+    numbers = np.resize(numbers, (-(-len(numbers) // 4096), 4096)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        wanted = numbers.astype(np.float16)
+    assert len(numbers) <= 64
+    keys, rows_ = stored(kernels, "F16", numbers)
+    as_values = rows_.view(np.float16).reshape(64, 4096)[: len(numbers)]
+    as_keys = keys.view(np.float16).reshape(4, 4096, 16).transpose(0, 2, 1).reshape(64, 4096)[: len(numbers)]
+    good = ~np.isnan(wanted)
+    for made in (as_values, as_keys):
+        np.testing.assert_array_equal(np.isnan(made), ~good)
+        np.testing.assert_array_equal(made[good].view(np.uint16), wanted[good].view(np.uint16))
+
+
+def test_the_cache_of_8_bits(kernels: Kernels) -> None:
+    """Codes are the value over a 127th of the largest of 32, rounded."""
+    values = np.random.default_rng(0).standard_normal((20, 40)).astype(np.float32) * 5
+    values[3, :32] = 0
+    keys, rows_ = stored(kernels, "Q8_0", values)
+    row_bytes, tile_bytes = 64 + 4, 64 * 16 + 2 * 16 * 2
+    for position in range(20):
+        row = rows_[position * row_bytes :][:row_bytes]
+        tile = keys[position // 16 * tile_bytes :][:tile_bytes]
+        codes, scales = row[:64].view(np.int8), row[64:].view(np.float16)
+        np.testing.assert_array_equal(tile[: 64 * 16].view(np.int8)[position % 16 :: 16], codes)
+        np.testing.assert_array_equal(tile[64 * 16 :].view(np.float16)[position % 16 :: 16], scales)
+        for block in range(2):
+            part = values[position, 32 * block : 32 * block + 32]
+            scale = np.abs(part).max() / 127
+            assert scales[block] == np.float16(scale)
+            wanted = np.rint(part / scale) if scale else np.zeros(32)
+            assert np.abs(codes[32 * block :][: len(part)] - wanted).max() <= 1
+
+
 def test_a_layout_by_hand() -> None:
     """Two layers: one head of 40, padded to 64 with two scales a position, and three of 32."""
     made = BlockLayout.of("Q8_0", [(1, 40), (3, 32)])

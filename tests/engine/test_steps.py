@@ -16,6 +16,7 @@ import pytest
 
 from gpack.engine.backends.cpu import store
 from gpack.engine.backends.cpu.buffers import aligned
+from gpack.engine.backends.cpu.step import PickBlock
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.engine.backends.cpu.variants import usable
@@ -92,9 +93,12 @@ def test_sums_scales_caps_and_rows(kernels: Kernels) -> None:
     np.testing.assert_array_equal(x, 3 * y)
     run(kernels, "soft_cap", at(x), 200, 50, float_bits(2))
     np.testing.assert_allclose(x, 2 * np.tanh(3.0 * y / 2), rtol=1e-5, atol=1e-6)
-    state = np.array([2, 1] + [0] * 14, np.int64)
-    run(kernels, "pick_rows", at(y), 200, at(x), 200, 50, state=state)
-    np.testing.assert_array_equal(x[:2], y[1:])
+    picked = PickBlock(3)
+    for numbers in ([2, 0, 2], [1], []):
+        x[:] = before
+        picked.fill(numbers)
+        run(kernels, "pick_rows", at(y), 200, at(x), 200, 50, state=picked.words)
+        np.testing.assert_array_equal(x, [*y[numbers], *before[len(numbers) :]])
 
 
 def routed(kernels: Kernels, scores: Floats, n_used: int, scale: float = 1.0) -> tuple[npt.NDArray[Any], Floats]:
@@ -157,85 +161,6 @@ def test_the_mixture(kernels: Kernels) -> None:
         x[:] = before
         run(kernels, "mix", at(x), 160, at(results), 160, 2, at(weights), 40, add)
         np.testing.assert_allclose(x, wanted + add * before, rtol=1e-5, atol=1e-6)
-
-
-def stored(kernels: Kernels, kind: str, values: Floats, padded: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Keys and values of one head, positions 0 on, as they lie in the cache: bytes."""
-    n, width = values.shape
-    size = 64 * padded * 5
-    keys, rows_ = aligned((size,), np.uint8), aligned((size,), np.uint8)
-    q, k, v, table = values.copy(), values.copy(), values.copy(), aligned((n, width), np.float32)
-    state = np.array([n, 0] + [0] * 14, np.int64)
-    run(
-        kernels,
-        f"heads_{kind}",
-        at(q),
-        4 * width,
-        at(k),
-        4 * width,
-        at(v),
-        4 * width,
-        1,
-        1,
-        width,
-        padded,
-        0,
-        0,
-        at(table),
-        0,
-        0,
-        0,
-        at(keys),
-        size,
-        at(rows_),
-        size,
-        state=state,
-    )
-    return keys, rows_
-
-
-def test_16_bit_floats_are_numpy_s(kernels: Kernels) -> None:
-    """Every 16-bit float there and back, and float32 numbers between, at and beyond them, rounded to even."""
-    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    finite = every[np.isfinite(every)].astype(np.float32)
-    between = (finite + np.nextafter(finite, np.float32(1e9), dtype=np.float32)) / 2
-    random = np.random.default_rng(0).integers(0, 1 << 32, 50_000, dtype=np.uint32).view(np.float32)
-    special = np.array([np.nan, np.inf, -np.inf, 65504, 65519.99, 65520, 1e-8, 2.98e-8, 2.99e-8, -0.0], np.float32)
-    halfway = (np.sort(finite)[:-1] + np.sort(finite)[1:]) / 2
-    numbers = np.concatenate([every.astype(np.float32), between, random, special, halfway])
-    numbers = np.resize(numbers, (-(-len(numbers) // 4096), 4096)).astype(np.float32)
-    with np.errstate(over="ignore"):
-        wanted = numbers.astype(np.float16)
-    for row, expected in zip(numbers, wanted, strict=True):
-        values = aligned((1, 4096), np.float32)
-        values[0] = row
-        keys, rows_ = stored(kernels, "f16", values, 4096)
-        as_value, as_key = rows_.view(np.float16)[:4096], keys.view(np.float16)[: 16 * 4096 : 16]
-        for made in (as_value, as_key):
-            np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
-            good = ~np.isnan(expected)
-            np.testing.assert_array_equal(made[good].view(np.uint16), expected[good].view(np.uint16))
-
-
-def test_the_cache_of_8_bits(kernels: Kernels) -> None:
-    """Codes are the value over a 127th of the largest of 32, rounded; pads stay 0."""
-    values = rows(40, count=20, scale=5)
-    values[3, :32] = 0
-    keys, rows_ = stored(kernels, "q8_0", values, 64)
-    row_bytes, tile_bytes = 64 + 4, 64 * 16 + 2 * 16 * 2
-    for position in range(20):
-        row = rows_[position * row_bytes :][:row_bytes]
-        tile = keys[position // 16 * tile_bytes :][:tile_bytes]
-        codes, scales = row[:64].view(np.int8), row[64:].view(np.float16)
-        np.testing.assert_array_equal(tile[: 64 * 16].view(np.int8)[position % 16 :: 16], codes)
-        np.testing.assert_array_equal(tile[64 * 16 :].view(np.float16)[position % 16 :: 16], scales)
-        for block in range(2):
-            part = values[position, 32 * block : 32 * block + 32]
-            scale = np.abs(part).max() / 127
-            assert scales[block] == np.float16(scale)
-            wanted = np.rint(part / scale) if scale else np.zeros(32)
-            assert np.abs(codes[32 * block :][: len(part)] - wanted).max() <= 1
-            np.testing.assert_array_equal(codes[32 * block + len(part) : 32 * block + 32], 0)
 
 
 def test_angles_of_positions() -> None:

@@ -126,7 +126,7 @@ def attention(
             heads.rope,
             heads.q_norm,
             heads.k_norm,
-            _float_bits(heads.epsilon),
+            float_bits(heads.epsilon),
             step.table_word(group),
             place.keys,
             place.values,
@@ -146,7 +146,7 @@ def attention(
             place.n_head_kv,
             place.head_dim,
             place.padded,
-            _float_bits(scale),
+            float_bits(scale),
             window,
             step.table_word(group),
             place.keys,
@@ -160,5 +160,6 @@ def attention(
             program.join(len(program) - 1)
 
 
-def _float_bits(value: float) -> int:
+def float_bits(value: float) -> int:
+    """A float32 as a kernel's argument: its bits."""
     return int(np.array(value, np.float32).view(np.int32))

@@ -1,16 +1,16 @@
-"""Blocks of the cache of keys and values: where everything lies in one, as plain data."""
+"""Where everything lies in a block of keys and values, and in a recurrent state, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ....errors import UsageError
 from .buffers import aligned
-from .layout import BLOCK_POSITIONS, CACHE_TYPES
+from .layout import BLOCK_POSITIONS, CACHE_TYPES, STATE_COLUMNS
 
 # Bytes of one number, and the multiple that heads are padded to; Q8_0 adds a 16-bit scale to each 32.
 _BYTES = {"F32": 4.0, "F16": 2.0, "Q8_0": 1.0 + 2 / 32}
@@ -75,6 +75,55 @@ class BlockLayout:
             made.append(LayerBlock(n_head_kv, head_dim, padded, head_bytes, end, values))
             end = values + n_head_kv * head_bytes
         return cls(cache_type, tuple(made), end)
+
+
+@dataclass(frozen=True)
+class RecurrentLayer:
+    """The state of one recurrent layer: a convolution's window, and a matrix for each head, or one of the two.
+
+    Attributes:
+        n_channels, d_conv: Of the convolution: channels, and inputs that meet in a result; 0 and 1: there is none.
+        n_head, d_key, d_value: Of the matrices: heads, rows and columns; 0: there are none.
+        window, matrices: Bytes from the state's beginning; the layouts are described in kernels/recurrent.py.
+    """
+
+    n_channels: int
+    d_conv: int
+    n_head: int
+    d_key: int
+    d_value: int
+    window: int = 0
+    matrices: int = 0
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """The recurrent state of a text: one piece of memory for all layers of a set, which begins at a cache line.
+
+    A new text's state may be zeros, or be read at the address 0.
+
+    Attributes:
+        layers: In the order of the set, with their places.
+        nbytes: Of a state, a multiple of 64.
+    """
+
+    layers: tuple[RecurrentLayer, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, layers: Sequence[RecurrentLayer]) -> StateLayout:
+        """The layout for layers of such sizes, whose places are not read."""
+        made, end = [], 0
+        for layer in layers:
+            matrices = end + _lines(4 * (layer.d_conv - 1) * layer.n_channels)
+            columns = -(-layer.d_value // STATE_COLUMNS) * STATE_COLUMNS
+            made.append(replace(layer, window=end, matrices=matrices))
+            end = matrices + 4 * layer.n_head * layer.d_key * columns
+        return cls(tuple(made), end)
+
+
+def _lines(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
 
 
 @dataclass(frozen=True)

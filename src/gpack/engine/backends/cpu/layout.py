@@ -18,6 +18,8 @@ SPLIT_ROWS = 8
 ATTENTION_ROWS = 96  # rows, of tokens and heads, that go through a block together
 PRODUCT_ROWS = 4  # of which so many are multiplied at once
 
+STATE_COLUMNS = 32  # of a recurrent layer's matrices, that lie together
+
 # ------------------------------------------------------------ a step
 
 # Words of the state block, int64. All kernels read the number of rows; others ask whose a row is.
