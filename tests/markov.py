@@ -66,9 +66,10 @@ class Session:
             logits[token] = math.log(probability)
         return logits
 
-    def rewind(self, position: int) -> None:
+    def rewind(self, position: int) -> int:
         assert 0 <= position <= self.position
         del self.tokens[position:]
+        return position
 
     def close(self) -> None:
         self.closed += 1

@@ -80,19 +80,15 @@ def test_experts_that_lie_apart() -> None:
     strided = Tensor.over(
         memoryview(spread.tobytes()), name="apart", ggml_type=NUMBERS["Q8_0"], dims=(32, 2, 3), stride=100
     )
-    slices = [tensor("Q8_0", np.ascontiguousarray(part), 32) for part in raw]
-    results = []
-    for experts in (Experts.of(strided), Experts.of_slices(slices)):
-        assert (experts.n_expert, experts.n_out, experts.n_in) == (3, 2, 32)
-        bed = Bed("portable", max_batch=1)
-        x, out = Activations(1, 32), Buffer(1, 2, per_token=3)
-        x.array[:] = np.linspace(-1, 1, 32)
-        moe_matmul(bed.program, bed.work, experts, np.array([[2, 1, 0]], np.int32), x, out)
-        bed.run(1)
-        results.append(out.array)
-        expected = values_of("Q8_0", raw.reshape(6, 34)).reshape(3, 2, 32)[::-1] @ seen("Q8_0", "int8", x.array)[0]
-        assert np.allclose(out.array, expected, rtol=1e-5)
-    assert np.array_equal(results[0], results[1])
+    experts = Experts.of(strided)
+    assert (experts.n_expert, experts.n_out, experts.n_in) == (3, 2, 32)
+    bed = Bed("portable", max_batch=1)
+    x, out = Activations(1, 32), Buffer(1, 2, per_token=3)
+    x.array[:] = np.linspace(-1, 1, 32)
+    moe_matmul(bed.program, bed.work, experts, np.array([[2, 1, 0]], np.int32), x, out)
+    bed.run(1)
+    expected = values_of("Q8_0", raw.reshape(6, 34)).reshape(3, 2, 32)[::-1] @ seen("Q8_0", "int8", x.array)[0]
+    assert np.allclose(out.array, expected, rtol=1e-5)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -111,5 +107,3 @@ def test_what_does_not_fit_is_refused() -> None:
         assert caught.value.code == "engine.shape"
     with pytest.raises(FormatError, match="not a stack"):
         Experts.of(tensor("Q4_0", random_rows("Q4_0", 6, 64), 64))
-    with pytest.raises(FormatError, match="differ"):
-        Experts.of_slices([tensor("Q4_0", random_rows("Q4_0", rows, 64), 64) for rows in (2, 3)])

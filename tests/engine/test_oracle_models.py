@@ -15,6 +15,7 @@ from gpack.engine.backends.cpu.variants import usable
 from gpack.model import GuildModel, ModelPaths
 
 NAMES = ["llama", "llama_moe", "llama_ropefreqs", "qwen2", "qwen3", "qwen3_yarn", "qwen3moe", "gemma3"]
+RECURRENT = ["qwen35", "qwen35_mtp", "qwen35moe", "qwen35moe_mtp"]  # delta nets amplify rounding at some positions
 VARIANTS = [variant.name for variant in usable()]
 # Formats of the dense model; the largest of the rows is a multiple of 128 or 256.
 QUANTISED = [
@@ -42,19 +43,20 @@ def expected(stored: dict[str, npt.NDArray[Any]], part: str) -> npt.NDArray[Any]
     return stored.get(f"logits_{part}_exact_gelu", stored[f"logits_{part}"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *RECURRENT])
 def test_a_prompt_at_once_and_greedy_tokens(name: str) -> None:
     path, stored = find("models", name)
+    atol = 5e-4 if name in RECURRENT else 1e-4
     with load(path) as model, model.session(**EXACT) as session:
         made = session.decode(stored["prompt"].tolist(), all_logits=True)
         assert made.shape == stored["logits_prompt"].shape
         assert made.dtype == np.float32
-        np.testing.assert_allclose(made, expected(stored, "prompt"), atol=1e-4, rtol=0)
+        np.testing.assert_allclose(made, expected(stored, "prompt"), atol=atol, rtol=0)
         chosen, last = [], made[-1]
         for step in expected(stored, "greedy"):
             chosen.append(int(last.argmax()))
             last = session.decode(chosen[-1:])
-            np.testing.assert_allclose(last, step, atol=1e-4, rtol=0)
+            np.testing.assert_allclose(last, step, atol=atol, rtol=0)
         assert chosen == stored["greedy"].tolist()
         assert session.position == len(stored["prompt"]) + len(chosen)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import platform
 import re
@@ -15,12 +16,14 @@ import numpy.typing as npt
 import pytest
 
 from gpack.engine.backends.cpu import store
+from gpack.engine.backends.cpu.attention import float_bits
 from gpack.engine.backends.cpu.buffers import aligned
+from gpack.engine.backends.cpu.rope_table import RopeTable
+from gpack.engine.backends.cpu.step import PickBlock
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.engine.backends.cpu.variants import usable
-from gpack.engine.graph import float_bits
-from gpack.engine.graph.rope import Rope, RopeTable, Yarn
+from gpack.engine.graph.rope import Rope, Yarn
 
 Floats = npt.NDArray[np.float32]
 VARIANTS = [variant.name for variant in usable()]
@@ -55,19 +58,49 @@ def at(array: npt.NDArray[Any]) -> int:
 def test_rms_norm(kernels: Kernels, width: int, threads: int, add: int) -> None:
     x, w, out = rows(width), rows(width, 1, 1), rows(width, 2)
     wanted = x / np.sqrt((x.astype(float) ** 2).mean(axis=1, keepdims=True) + 1e-3) * w + add * out
-    run(kernels, "rms_norm", at(x), 4 * width, at(w), at(out), 4 * width, width, float_bits(1e-3), add, threads=threads)
+    run(
+        kernels,
+        "rms_norm",
+        at(x),
+        4 * width,
+        at(w),
+        at(out),
+        4 * width,
+        width,
+        float_bits(1e-3),
+        add,
+        1,
+        threads=threads,
+    )
     np.testing.assert_allclose(out, wanted, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pieces_of_rows(kernels: Kernels, threads: int) -> None:
+    x, out, factor = rows(48), rows(12), rows(1, 5)
+    run(kernels, "columns", at(x), 192, at(out), 48, 2, 3, 10, 4, threads=threads)
+    assert np.array_equal(out, x[:, [2, 3, 4, 12, 13, 14, 22, 23, 24, 32, 33, 34]])
+    scaled = rows(48, 3)
+    run(kernels, "sigmoid_scale", at(factor), 4, at(x), 192, at(scaled), 192, 48, threads=threads)
+    np.testing.assert_allclose(scaled, x / (1 + np.exp(-factor.astype(float))), rtol=2e-6)
+    w, made = rows(16, 4, 1), rows(48, 6)
+    run(kernels, "rms_norm", at(x), 64, at(w), at(made), 64, 16, float_bits(1e-6), 0, 3, threads=threads)
+    pieces = x.astype(float).reshape(3, 3, 16)
+    wanted = pieces / np.sqrt((pieces**2).mean(axis=2, keepdims=True) + 1e-6) * w
+    np.testing.assert_allclose(made.reshape(3, 3, 16), wanted, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("width", [64, 50, 7])
 def test_gates(kernels: Kernels, width: int, threads: int) -> None:
-    for name in ("silu_gate", "gelu_gate"):
+    for name in ("silu_gate", "gelu_gate", "sigmoid_gate"):
         gate, up = rows(width, scale=8), rows(width, 1)
         gate[0, :4] = 0, -120, 120, 1e-30
         x = gate.astype(float)
         if name == "silu_gate":
             wanted = x / (1 + np.exp(-x)) * up
+        elif name == "sigmoid_gate":
+            wanted = up / (1 + np.exp(-x))
         else:
             wanted = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) * up
         row = 4 * width
@@ -76,7 +109,7 @@ def test_gates(kernels: Kernels, width: int, threads: int) -> None:
 
 
 def test_gates_keep_what_is_no_number(kernels: Kernels) -> None:
-    for name in ("silu_gate", "gelu_gate"):
+    for name in ("silu_gate", "gelu_gate", "sigmoid_gate"):
         gate, up = rows(48), rows(48, 1)
         gate[1, 5] = gate[2, 47] = np.nan
         run(kernels, name, at(gate), 192, at(up), 192, at(gate), 192, 48, 1)
@@ -92,9 +125,12 @@ def test_sums_scales_caps_and_rows(kernels: Kernels) -> None:
     np.testing.assert_array_equal(x, 3 * y)
     run(kernels, "soft_cap", at(x), 200, 50, float_bits(2))
     np.testing.assert_allclose(x, 2 * np.tanh(3.0 * y / 2), rtol=1e-5, atol=1e-6)
-    state = np.array([2, 1] + [0] * 14, np.int64)
-    run(kernels, "pick_rows", at(y), 200, at(x), 200, 50, state=state)
-    np.testing.assert_array_equal(x[:2], y[1:])
+    picked = PickBlock(3)
+    for numbers in ([2, 0, 2], [1], []):
+        x[:] = before
+        picked.fill(numbers)
+        run(kernels, "pick_rows", at(y), 200, at(x), 200, 50, state=picked.words)
+        np.testing.assert_array_equal(x, [*y[numbers], *before[len(numbers) :]])
 
 
 def routed(kernels: Kernels, scores: Floats, n_used: int, scale: float = 1.0) -> tuple[npt.NDArray[Any], Floats]:
@@ -159,99 +195,19 @@ def test_the_mixture(kernels: Kernels) -> None:
         np.testing.assert_allclose(x, wanted + add * before, rtol=1e-5, atol=1e-6)
 
 
-def stored(kernels: Kernels, kind: str, values: Floats, padded: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Keys and values of one head, positions 0 on, as they lie in the cache: bytes."""
-    n, width = values.shape
-    size = 64 * padded * 5
-    keys, rows_ = aligned((size,), np.uint8), aligned((size,), np.uint8)
-    q, k, v, table = values.copy(), values.copy(), values.copy(), aligned((n, width), np.float32)
-    state = np.array([n, 0] + [0] * 14, np.int64)
-    run(
-        kernels,
-        f"heads_{kind}",
-        at(q),
-        4 * width,
-        at(k),
-        4 * width,
-        at(v),
-        4 * width,
-        1,
-        1,
-        width,
-        padded,
-        0,
-        0,
-        at(table),
-        0,
-        0,
-        0,
-        at(keys),
-        size,
-        at(rows_),
-        size,
-        state=state,
-    )
-    return keys, rows_
-
-
-def test_16_bit_floats_are_numpy_s(kernels: Kernels) -> None:
-    """Every 16-bit float there and back, and float32 numbers between, at and beyond them, rounded to even."""
-    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    finite = every[np.isfinite(every)].astype(np.float32)
-    between = (finite + np.nextafter(finite, np.float32(1e9), dtype=np.float32)) / 2
-    random = np.random.default_rng(0).integers(0, 1 << 32, 50_000, dtype=np.uint32).view(np.float32)
-    special = np.array([np.nan, np.inf, -np.inf, 65504, 65519.99, 65520, 1e-8, 2.98e-8, 2.99e-8, -0.0], np.float32)
-    halfway = (np.sort(finite)[:-1] + np.sort(finite)[1:]) / 2
-    numbers = np.concatenate([every.astype(np.float32), between, random, special, halfway])
-    numbers = np.resize(numbers, (-(-len(numbers) // 4096), 4096)).astype(np.float32)
-    with np.errstate(over="ignore"):
-        wanted = numbers.astype(np.float16)
-    for row, expected in zip(numbers, wanted, strict=True):
-        values = aligned((1, 4096), np.float32)
-        values[0] = row
-        keys, rows_ = stored(kernels, "f16", values, 4096)
-        as_value, as_key = rows_.view(np.float16)[:4096], keys.view(np.float16)[: 16 * 4096 : 16]
-        for made in (as_value, as_key):
-            np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
-            good = ~np.isnan(expected)
-            np.testing.assert_array_equal(made[good].view(np.uint16), expected[good].view(np.uint16))
-
-
-def test_the_cache_of_8_bits(kernels: Kernels) -> None:
-    """Codes are the value over a 127th of the largest of 32, rounded; pads stay 0."""
-    values = rows(40, count=20, scale=5)
-    values[3, :32] = 0
-    keys, rows_ = stored(kernels, "q8_0", values, 64)
-    row_bytes, tile_bytes = 64 + 4, 64 * 16 + 2 * 16 * 2
-    for position in range(20):
-        row = rows_[position * row_bytes :][:row_bytes]
-        tile = keys[position // 16 * tile_bytes :][:tile_bytes]
-        codes, scales = row[:64].view(np.int8), row[64:].view(np.float16)
-        np.testing.assert_array_equal(tile[: 64 * 16].view(np.int8)[position % 16 :: 16], codes)
-        np.testing.assert_array_equal(tile[64 * 16 :].view(np.float16)[position % 16 :: 16], scales)
-        for block in range(2):
-            part = values[position, 32 * block : 32 * block + 32]
-            scale = np.abs(part).max() / 127
-            assert scales[block] == np.float16(scale)
-            wanted = np.rint(part / scale) if scale else np.zeros(32)
-            assert np.abs(codes[32 * block :][: len(part)] - wanted).max() <= 1
-            np.testing.assert_array_equal(codes[32 * block + len(part) : 32 * block + 32], 0)
-
-
 def test_angles_of_positions() -> None:
-    rope = Rope(8, 10000.0, neighbours=True)
+    rope = Rope(8, 10000.0, interleaved=True)
     np.testing.assert_allclose(rope.frequencies(), [1, 0.1, 0.01, 0.001])
     assert rope.magnitude() == 1
-    table = RopeTable(rope, 1000)
-    table.reach(700)
-    made = table._rows
-    np.testing.assert_allclose(made[650, :4], np.cos([650, 65, 6.5, 0.65]), atol=1e-7)
-    np.testing.assert_allclose(made[650, 4:], np.sin([650, 65, 6.5, 0.65]), atol=1e-7)
-    assert not made[900].any()
-    table.reach(1000)
-    assert made[900].any()
-    np.testing.assert_allclose(Rope(4, 100.0, neighbours=False, factor=4.0).frequencies(), [0.25, 0.025])
-    np.testing.assert_allclose(Rope(4, 100.0, neighbours=False, divisors=(1, 8)).frequencies(), [1, 0.0125])
+    table = RopeTable(rope)
+    for end in (1, 651, 700, 1030):  # the table grows and moves; its cell follows
+        table.reach(end)
+        made = np.ctypeslib.as_array((ctypes.c_float * (8 * end)).from_address(int(table.cell[0]))).reshape(end, 8)
+        angle = (end - 1) * np.array([1, 0.1, 0.01, 0.001])
+        np.testing.assert_allclose(made[-1], [*np.cos(angle), *np.sin(angle)], atol=1e-6)
+        np.testing.assert_allclose(made[0], [1, 1, 1, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose(Rope(4, 100.0, interleaved=False, factor=4.0).frequencies(), [0.25, 0.025])
+    np.testing.assert_allclose(Rope(4, 100.0, interleaved=False, divisors=(1, 8)).frequencies(), [1, 0.0125])
 
 
 def test_yarn_keeps_fast_and_divides_slow_frequencies() -> None:
@@ -261,7 +217,7 @@ def test_yarn_keeps_fast_and_divides_slow_frequencies() -> None:
     assert (ramp[:11] == 1).all()
     np.testing.assert_allclose(ramp[11:23], 1 - np.arange(1, 13) / 13)
     assert (ramp[23:] == 0).all()
-    rope = Rope(64, 10000.0, neighbours=False, factor=4.0, yarn=yarn)
+    rope = Rope(64, 10000.0, interleaved=False, factor=4.0, yarn=yarn)
     assert rope.frequencies()[0] == 1
     np.testing.assert_allclose(rope.frequencies()[31], 10000.0 ** (-62 / 64) / 4)
     np.testing.assert_allclose(rope.magnitude(), 1 + 0.1 * math.log(4))
@@ -276,7 +232,7 @@ def test_joined_steps_and_counters(kernels: Kernels, threads: int) -> None:
     x, gate, up, w = (program.keep(rows(n, seed, 1)) for seed in range(4))
     out = program.keep(rows(n, 9, 1))
     for _ in range(30):
-        program.add("rms_norm", at(state), at(x), 4 * n, at(w), at(out), 4 * n, n, float_bits(1e-5), 0)
+        program.add("rms_norm", at(state), at(x), 4 * n, at(w), at(out), 4 * n, n, float_bits(1e-5), 0, 1)
         program.join(len(program) - 1)
         # Each thread reads only what it made: the same groups.
         program.add("silu_gate", at(state), at(out), 4 * n, at(up), 4 * n, at(gate), 4 * n, n, 1)

@@ -293,7 +293,7 @@ class Engine:
             try:
                 plan.state, plan.after = text.state.with_room(self.pool, len(plan.tokens), text.writer)
             except UsageError as error:
-                plan.error = error
+                plan.error = error.with_traceback(None)  # whose frames would keep the other texts' memory
         errors = [plan.error for plan in plans if plan.error is not None]
         if len(errors) == len(plans):
             raise errors[0]

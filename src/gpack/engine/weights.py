@@ -84,7 +84,7 @@ class Weights:
         made = self._kept.get(name)
         if made is None:
             tensor = self._tensor(name, (n_in, n_out))
-            rows = tensor.reshape(1, -1) if len(tensor.dims) == 1 else tensor
+            rows: Any = tensor.reshape(1, -1) if len(tensor.dims) == 1 else tensor
             made = self._kept[name] = Matrix(name, self._type(tensor), n_out, n_in, rows)
         if (made.n_in, made.n_out) != (n_in, n_out):
             raise self._shape(name, (made.n_in, made.n_out), (n_in, n_out))
@@ -217,7 +217,7 @@ class Weights:
             stored = stored[:-1]
         if stored != dims[: len(stored)] or any(extent != 1 for extent in dims[len(stored) :]):
             raise self._shape(name, stored, dims)
-        if self._type(tensor) not in self._decodable:
+        if len(stored) > 1 and self._type(tensor) not in self._decodable:
             first: Any = tensor[:1]
             first.dequantize()  # shows whether it can be
             self._decodable.add(self._type(tensor))

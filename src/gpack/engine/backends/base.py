@@ -73,7 +73,8 @@ class Segment:
         cache_type: Of the text's keys and values.
         tables: For each group of keys and values an array int64 of the ids of its blocks, by position // 64; where
             blocks fell out of the window, 0. They hold memory for the new positions too.
-        read, write: Ids of the recurrent states before these rows and after them; 0 where there are none.
+        read, write: Ids of the recurrent states before these rows and after them. The states that a text begins with
+            are zeros, and `read` is 0; both are 0 where there are none.
     """
 
     first_row: int
@@ -127,9 +128,6 @@ class Backend(Protocol):
         Raises:
             MemoryError: The device has no more.
         """
-
-    def clear(self, layout: Layout, memory: Memory) -> None:
-        """Makes recurrent states those of a text that begins: zeros."""
 
     def copy(self, layout: Layout, source: Memory, target: Memory) -> None:
         """Makes the contents of `target` those of `source`."""

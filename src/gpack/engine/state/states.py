@@ -132,15 +132,10 @@ class TextState:
             table.with_room(pool, layout, self.position, count, writer)
             for table, layout in zip(self.tables, self.layouts.blocks, strict=True)
         )
-        recurrent, after = self.recurrent, None
-        if self.layouts.recurrent is not None:
-            if recurrent is None:
-                recurrent = pool.take(self.layouts.recurrent, writer)
-                pool.backend.clear(recurrent.layout, recurrent.memory)
-            after = pool.take(self.layouts.recurrent, writer)
-        if recurrent is self.recurrent and all(new is old for new, old in zip(tables, self.tables, strict=True)):
+        after = None if self.layouts.recurrent is None else pool.take(self.layouts.recurrent, writer)
+        if all(new is old for new, old in zip(tables, self.tables, strict=True)):
             return self, after
-        return replace(self, tables=tables, recurrent=recurrent), after
+        return replace(self, tables=tables), after
 
     def advanced(self, count: int, after: Block | None) -> TextState:
         """The state `count` positions later, which were written; blocks that fell out of a window are left behind."""

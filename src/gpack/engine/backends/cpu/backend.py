@@ -21,7 +21,7 @@ from .attention import AttentionMemory
 from .buffers import aligned
 from .cache import BlockLayout
 from .finite import suspects
-from .lowering import Lowering, Shared, StatePlaces
+from .lowering import Lowering, Shared, StatePlaces, state_layout
 from .step import PickBlock, Segment, StepBlock
 from .store import Kernels
 from .team import MOST_THREADS, Program, Team
@@ -87,16 +87,12 @@ class CpuBackend:
 
     def recurrent_layout(self, states: Sequence[StateId]) -> Layout:
         """The recurrent states of a text."""
-        raise NotImplementedError
+        return state_layout(states)
 
     def allocate(self, layout: Layout) -> Memory:
         """Memory at an address."""
         array = aligned((layout.nbytes,), np.uint8)
         return Memory(int(array.ctypes.data), layout.nbytes, array)
-
-    def clear(self, layout: Layout, memory: Memory) -> None:
-        """Zeros."""
-        memory.keep[:] = 0
 
     def copy(self, layout: Layout, source: Memory, target: Memory) -> None:
         """Copies bytes."""
@@ -112,10 +108,8 @@ class CpuBackend:
         picked = PickBlock(head_rows)
         tokens = aligned((self.max_rows,), np.int32)
         whole, more = Program(self._kernels), Program(self._kernels)
-        layouts = tuple(
-            tuple(self._block_layout(states, kind) for kind in cache_types) for states in groups.key_values
-        )
-        places = StatePlaces(groups, layouts)
+        layouts = tuple(tuple(self._block_layout(states, kind) for kind in cache_types) for states in groups.key_values)
+        places = StatePlaces(groups, layouts, state_layout(groups.recurrent))
         memory = AttentionMemory(self._team.threads, self.max_rows)
         made = []
         work = self._workspace(step.words, self.max_rows)

@@ -1,74 +1,121 @@
-"""The cache of keys and values of a session."""
+"""Where everything lies in a block of keys and values, and in a recurrent state, as plain data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ....errors import UsageError
-from .buffers import aligned
+from .layout import BLOCK_POSITIONS, CACHE_TYPES, STATE_COLUMNS
 
-LANES = 16  # positions of a key tile, as kernels/tiles.py has it
 # Bytes of one number, and the multiple that heads are padded to; Q8_0 adds a 16-bit scale to each 32.
 _BYTES = {"F32": 4.0, "F16": 2.0, "Q8_0": 1.0 + 2 / 32}
 _PADDING = {"F32": 16, "F16": 16, "Q8_0": 32}
-CACHE_TYPES = tuple(_BYTES)
-_BLOCK = 64  # positions are whole blocks of attention
 
 
 @dataclass(frozen=True)
-class LayerCache:
-    """Where the cache of one layer is.
+class LayerBlock:
+    """Where the keys and values of one layer are in a block.
 
     Attributes:
-        keys, values: Addresses.
-        head_bytes: Bytes of a key/value head, the same for both.
+        n_head_kv: Key/value heads.
+        head_dim: Numbers of a head.
         padded: Numbers of a head, with its padding.
+        head_bytes: Bytes of 64 positions of a head: of its keys, and as many of its values.
+        keys, values: Bytes from the block's beginning to those of head 0; the other heads follow each other.
     """
 
+    n_head_kv: int
+    head_dim: int
+    padded: int
+    head_bytes: int
     keys: int
     values: int
-    head_bytes: int
-    padded: int
 
 
-class KeyValueCache:
-    """Keys and values of every layer; the layouts are described in kernels/heads.py.
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block: one piece of memory for 64 positions of all layers of a group. How keys and values lie in it is
+    described in kernels/heads.py. A block begins at a cache line; its memory need not be zeros.
 
-    Memory is zero pages until a position is written.
+    Attributes:
+        cache_type: F32, F16 or Q8_0.
+        layers: In the order of the group.
+        nbytes: Of a block, a multiple of 64.
     """
 
-    def __init__(self, kind: str, n_ctx: int) -> None:
-        """A cache of a kind: F32, F16 or Q8_0.
+    cache_type: str
+    layers: tuple[LayerBlock, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, cache_type: str, heads: Sequence[tuple[int, int]]) -> BlockLayout:
+        """The layout for a type of cache and layers with such n_head_kv and head_dim.
 
         Raises:
-            UsageError: There is no such kind.
+            UsageError: There is no such type.
         """
-        if kind not in _BYTES:
+        if cache_type not in CACHE_TYPES:
             raise UsageError(
-                f"there is no cache of type {kind!r}", code="usage", field="cache_type", hint=", ".join(CACHE_TYPES)
+                f"there is no cache of type {cache_type!r}",
+                code="usage",
+                field="cache_type",
+                hint=", ".join(CACHE_TYPES),
             )
-        self.kind = kind
-        self.n_ctx = n_ctx
-        self._layers: dict[int, LayerCache] = {}
-        self._arrays: list[npt.NDArray[np.uint8]] = []
+        made, end = [], 0
+        for n_head_kv, head_dim in heads:
+            padded = -(-head_dim // _PADDING[cache_type]) * _PADDING[cache_type]
+            head_bytes = int(BLOCK_POSITIONS * padded * _BYTES[cache_type])
+            values = end + n_head_kv * head_bytes
+            made.append(LayerBlock(n_head_kv, head_dim, padded, head_bytes, end, values))
+            end = values + n_head_kv * head_bytes
+        return cls(cache_type, tuple(made), end)
 
-    def layer(self, number: int, n_kv: int, width: int) -> LayerCache:
-        """The cache of a layer with so many key/value heads of so many numbers; made when it is first asked for."""
-        known = self._layers.get(number)
-        if known is None:
-            padded = -(-width // _PADDING[self.kind]) * _PADDING[self.kind]
-            positions = -(-self.n_ctx // _BLOCK) * _BLOCK
-            head_bytes = int(positions * padded * _BYTES[self.kind])
-            keys, values = aligned((n_kv * head_bytes,), np.uint8), aligned((n_kv * head_bytes,), np.uint8)
-            self._arrays += [keys, values]
-            known = LayerCache(keys.ctypes.data, values.ctypes.data, head_bytes, padded)
-            self._layers[number] = known
-        return known
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of address space, all of which are memory once the context is full."""
-        return sum(array.nbytes for array in self._arrays)
+@dataclass(frozen=True)
+class RecurrentLayer:
+    """The state of one recurrent layer: a convolution's window, and a matrix for each head, or one of the two.
+
+    Attributes:
+        n_channels, d_conv: Of the convolution: channels, and inputs that meet in a result; 0 and 1: there is none.
+        n_head, d_key, d_value: Of the matrices: heads, rows and columns; 0: there are none.
+        window, matrices: Bytes from the state's beginning; the layouts are described in kernels/recurrent.py.
+    """
+
+    n_channels: int
+    d_conv: int
+    n_head: int
+    d_key: int
+    d_value: int
+    window: int = 0
+    matrices: int = 0
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """The recurrent state of a text: one piece of memory for all layers of a set, which begins at a cache line.
+
+    A new text's state may be zeros, or be read at the address 0.
+
+    Attributes:
+        layers: In the order of the set, with their places.
+        nbytes: Of a state, a multiple of 64.
+    """
+
+    layers: tuple[RecurrentLayer, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, layers: Sequence[RecurrentLayer]) -> StateLayout:
+        """The layout for layers of such sizes, whose places are not read."""
+        made, end = [], 0
+        for layer in layers:
+            matrices = end + _lines(4 * (layer.d_conv - 1) * layer.n_channels)
+            columns = -(-layer.d_value // STATE_COLUMNS) * STATE_COLUMNS
+            made.append(replace(layer, window=end, matrices=matrices))
+            end = matrices + 4 * layer.n_head * layer.d_key * columns
+        return cls(tuple(made), end)
+
+
+def _lines(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64

@@ -7,7 +7,8 @@ reads does so where that is read for the last time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,15 +20,16 @@ from ...graph import operations as op
 from ...graph import weights as graph
 from ...graph.graph import Graph
 from ...graph.rope import Rope
-from ...graph.states import StateId
+from ...graph.states import Convolution, DeltaMatrices, StateId
 from ...graph.values import Part, Routing, Value
 from ..base import StateGroups
 from . import matmul
-from .attention import AttentionMemory, HeadOptions, Place, attention
+from .attention import AttentionMemory, HeadOptions, Place, attention, float_bits
 from .buffers import Activations, aligned
-from .cache import BlockLayout
+from .cache import BlockLayout, RecurrentLayer, StateLayout
 from .matrices import Experts, Matrix
 from .paging import ExpertPager
+from .recurrent import Gates, convolution, delta_rule
 from .rope_table import RopeTable
 from .step import StepBlock
 from .team import Program
@@ -59,10 +61,12 @@ class StatePlaces:
     Attributes:
         groups: As the engine has them.
         layouts: Of each group of keys and values, for each type of cache that segments may have.
+        recurrent: Of the other states.
     """
 
     groups: StateGroups
     layouts: tuple[tuple[BlockLayout, ...], ...]
+    recurrent: StateLayout
 
     def find(self, state: StateId) -> tuple[int, int, int]:
         """The group of keys and values, which of its layers, and the group's window."""
@@ -70,6 +74,20 @@ class StatePlaces:
             if state in states:
                 return number, states.index(state), window
         raise InternalError(f"{state} has no place", code="internal")
+
+
+def state_layout(states: Sequence[StateId]) -> StateLayout:
+    """The layout of recurrent states, one after the other."""
+    return StateLayout.of([_recurrent_layer(state) for state in states])
+
+
+def _recurrent_layer(state: StateId) -> RecurrentLayer:
+    kind = state.kind
+    if isinstance(kind, Convolution):
+        return RecurrentLayer(kind.width, kind.rows + 1, 0, 0, 0)
+    if isinstance(kind, DeltaMatrices):
+        return RecurrentLayer(0, 1, kind.n_head, kind.key_dim, kind.value_dim)
+    raise UnsupportedError(f"the CPU has no memory for {state}", code="engine.operation")
 
 
 class Shared:
@@ -110,6 +128,15 @@ class Shared:
         if known is None:
             known = self._vectors[vector.name] = aligned(vector.values.shape, np.float32)
             known[:] = vector.values
+        return known
+
+    def taps(self, vector: graph.Vector, taps: int) -> npt.NDArray[np.float32]:
+        """The weights of a convolution, tap by tap: float32 [taps, channels]."""
+        name = f"{vector.name} by taps"
+        known = self._vectors.get(name)
+        if known is None:
+            known = self._vectors[name] = aligned((taps, len(vector.values) // taps), np.float32)
+            known[:] = vector.values.reshape(-1, taps).T
         return known
 
     def rope(self, rope: Rope) -> RopeTable:
@@ -179,12 +206,10 @@ class Lowering:
         return [self._buffers[result] for result in traced.results]
 
     def _emit(self, operation: op.Operation) -> None:
-        method: Callable[[Any], None] | None = getattr(
-            self, f"_{_SNAKE.get(operation.kind, operation.kind.lower())}", None
-        )
+        method = _METHODS.get(type(operation))
         if method is None:
             raise UnsupportedError(f"the CPU does not compute {operation.kind}", code="engine.operation")
-        method(operation)
+        method(self, operation)
 
     def _sum_target(self, operation: op.Operation, following: op.Operation | None) -> Value | None:
         """The value that the next operation adds this one's result to, where this one can do it in the same step."""
@@ -355,6 +380,36 @@ class Lowering:
             buffer.changed()
         return Place(buffer.address + 4 * part.first, 4 * buffer.width)
 
+    def _causal_convolution(self, o: op.CausalConvolution) -> None:
+        x, out = self._place(Part.of(o.x), owned=False), self._out(o.output)
+        layer = self.places.recurrent.layers[self.places.groups.recurrent.index(o.state)]
+        taps = self.program.keep(self.shared.taps(o.weight, o.taps)).ctypes.data
+        convolution(self.program, self.step, layer, x, Place(out.address, 4 * out.width), taps, number=0)
+        out.changed()
+
+    def _delta_rule(self, o: op.DeltaRule) -> None:
+        q, k, v = (self._place(part, owned=False) for part in (o.q, o.k, o.v))
+        alpha, beta = (self._place(Part.of(value), owned=False) for value in (o.alpha, o.beta))
+        out = self._out(o.output)
+        layer = self.places.recurrent.layers[self.places.groups.recurrent.index(o.state)]
+        delta_rule(
+            self.program,
+            self.step,
+            layer,
+            q,
+            k,
+            v,
+            Gates(alpha, beta, self._vector(o.dt_bias), self._vector(o.a)),
+            Place(out.address, 4 * out.width),
+            threads=self.work.threads,
+            number=0,
+            n_head_k=o.n_head_k,
+            tiled=True,
+            epsilon=o.epsilon,
+            scale=1 / math.sqrt(layer.d_key),
+        )
+        out.changed()
+
     def _route(self, o: op.Route) -> None:
         scores, rows, n_used = self._own(o.scores), self.work.max_batch, o.output.n_used
         made = Choice(aligned((rows, n_used), np.int32), aligned((rows, n_used), np.float32))
@@ -421,15 +476,20 @@ def _multiplied(operation: op.Operation) -> Value | None:
     return operation.x if isinstance(operation, op.MatMul | op.ExpertMatMul) else None
 
 
-def float_bits(value: float) -> int:
-    """A float32 as a kernel's argument: its bits."""
-    return int(np.array(value, np.float32).view(np.int32))
-
-
-_SNAKE = {
-    "RmsNorm": "rms_norm",
-    "SoftCap": "soft_cap",
-    "ExpertMatMul": "expert_matmul",
-    "CausalConvolution": "causal_convolution",
-    "DeltaRule": "delta_rule",
+_METHODS: dict[type[op.Operation], Callable[[Lowering, Any], None]] = {
+    op.Embed: Lowering._embed,
+    op.Pick: Lowering._pick,
+    op.RmsNorm: Lowering._rms_norm,
+    op.MatMul: Lowering._matmul,
+    op.Add: Lowering._add,
+    op.Scale: Lowering._scale,
+    op.Gate: Lowering._gate,
+    op.Columns: Lowering._columns,
+    op.SoftCap: Lowering._soft_cap,
+    op.Attention: Lowering._attention,
+    op.CausalConvolution: Lowering._causal_convolution,
+    op.DeltaRule: Lowering._delta_rule,
+    op.Route: Lowering._route,
+    op.ExpertMatMul: Lowering._expert_matmul,
+    op.Mix: Lowering._mix,
 }

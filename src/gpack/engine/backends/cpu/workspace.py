@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from ....errors import UsageError
 from .buffers import aligned
-from .layout import N_ROWS, TILE_ROWS
+from .layout import STEP_ROWS, TILE_ROWS
 from .store import Kernels
 from .team import Words
 
@@ -37,7 +37,7 @@ class Workspace:
     @property
     def n_tokens(self) -> int:
         """Of the batch that runs now."""
-        return int(self.state[N_ROWS])
+        return int(self.state[STEP_ROWS])
 
     def memory(self, size: int) -> tuple[int, int]:
         """Memory for each thread that steps may use while they run: address, and bytes of each thread."""

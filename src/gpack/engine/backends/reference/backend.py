@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from ....errors import UnsupportedError, UsageError
 from ...graph import operations as op
@@ -22,7 +19,7 @@ from ..cpu.kernels import BLOCK_TYPES
 from .arrays import Array
 from .operations import OPERATIONS, Run
 from .rounding import check_cache_type
-from .states import ArrayLayout, StateArrays, States
+from .states import ArrayLayout, States
 from .weights import DenseWeights
 
 _MOST_ROWS = 512
@@ -69,8 +66,6 @@ class ReferenceBackend:
         self.max_rows = batch
         self.round_caches = round_caches
         self._weights = DenseWeights(BLOCK_TYPES if compute == "int8" else ())
-        self._memory: WeakValueDictionary[int, StateArrays] = WeakValueDictionary()
-        self._ids = count(1)
 
     def key_value_layout(self, states: Sequence[StateId], cache_type: str) -> ArrayLayout:
         """The layout of 64 positions of a group; that of all types of caches is the same.
@@ -91,18 +86,12 @@ class ReferenceBackend:
         Raises:
             MemoryError: There is no more.
         """
-        arrays = StateArrays(layout)
-        number = next(self._ids)
-        self._memory[number] = arrays
-        return Memory(number, layout.nbytes, arrays)
-
-    def clear(self, layout: Any, memory: Memory) -> None:
-        """Makes recurrent states those of a text that begins."""
-        memory.keep.clear()
+        values = np.zeros(layout.count)
+        return Memory(int(values.ctypes.data), layout.nbytes, values)
 
     def copy(self, layout: Any, source: Memory, target: Memory) -> None:
         """Makes the contents of `target` those of `source`."""
-        target.keep.fill(source.keep)
+        target.keep[:] = source.keep
 
     def lower(self, body: Graph, head: Graph, groups: StateGroups, cache_types: tuple[str, ...]) -> ReferenceProgram:
         """Checks that all operations are known; weights are read when they are first used.
@@ -121,14 +110,12 @@ class ReferenceBackend:
 
     def run(self, program: ReferenceProgram, step: Step) -> tuple[Array, Array]:
         """Runs a step, as `base.Backend` describes it; gives the hidden states and the wanted logits."""
-        states = States(self._memory, program.groups, self.round_caches)
+        states = States(program.groups, self.round_caches)
         with np.errstate(all="ignore"):  # what is not finite is the engine's to find
             hidden = Run(step, states, self._weights).compute(program.body)
-            logits = np.empty((0, program.head.results[0].width))
-            if len(step.wanted):
-                picked = hidden[step.wanted]
-                logits = Run(step, states, self._weights, picked).compute(program.head)
-        return hidden, logits
+            if not len(step.wanted):
+                return hidden, np.empty((0, program.head.results[0].width))
+            return hidden, Run(step, states, self._weights, hidden[step.wanted]).compute(program.head)
 
     def suspects(self, weights: Sequence[Matrix | Experts]) -> list[Matrix | Experts]:
         """Those of some weights that hold values that are not finite, and those that are not mapped."""

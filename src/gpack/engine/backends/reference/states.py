@@ -1,14 +1,15 @@
 """Memory for what texts keep: arrays of float64, whatever the type of the cache.
 
 A block of keys and values has, for each state of its group, two arrays [64, n_head_kv, head_dim]. The recurrent states
-of a text are one array each.
+of a text are one array each. All arrays of a piece of memory lie one after the other; a step names it by its address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -26,20 +27,38 @@ class ArrayLayout:
     """The arrays of one block of a group, or of the recurrent states of a text.
 
     Attributes:
-        states: Each with the shapes of its arrays.
+        shapes: Of the arrays of each state, in order.
     """
 
-    states: tuple[tuple[StateId, tuple[tuple[int, ...], ...]], ...]
+    shapes: tuple[tuple[StateId, tuple[tuple[int, ...], ...]], ...]
 
     @classmethod
     def of(cls, states: Sequence[StateId]) -> ArrayLayout:
         """The layout of some states."""
         return cls(tuple((state, _shapes(state)) for state in states))
 
-    @cached_property
+    @property
+    def count(self) -> int:
+        """Elements of all arrays."""
+        return sum(math.prod(shape) for _, shapes in self.shapes for shape in shapes)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(_ITEM * int(np.prod(shape)) for _, shapes in self.states for shape in shapes)
+        return _ITEM * self.count
+
+    def arrays(self, address: int, state: StateId) -> list[Array]:
+        """The arrays of one state in memory of this layout."""
+        memory = np.ctypeslib.as_array((ctypes.c_double * self.count).from_address(address))
+        first = 0
+        for known, shapes in self.shapes:
+            found = []
+            for shape in shapes:
+                found.append(memory[first : first + math.prod(shape)].reshape(shape))
+                first += math.prod(shape)
+            if known == state:
+                return found
+        raise KeyError(state)
 
 
 def _shapes(state: StateId) -> tuple[tuple[int, ...], ...]:
@@ -53,63 +72,52 @@ def _shapes(state: StateId) -> tuple[tuple[int, ...], ...]:
     raise UnsupportedError(f"a state of the kind {type(kind).__name__} is not known", code="engine.state")
 
 
-class StateArrays:
-    """The arrays of one piece of memory, zeros at first."""
-
-    def __init__(self, layout: ArrayLayout) -> None:
-        self.arrays = {state: tuple(np.zeros(shape) for shape in shapes) for state, shapes in layout.states}
-
-    def clear(self) -> None:
-        """Zeros."""
-        for arrays in self.arrays.values():
-            for array in arrays:
-                array[...] = 0
-
-    def fill(self, source: StateArrays) -> None:
-        """Copies what another piece of the same layout holds."""
-        for state, arrays in self.arrays.items():
-            for target, given in zip(arrays, source.arrays[state], strict=True):
-                target[...] = given
-
-
 @dataclass(frozen=True)
 class States:
     """What operations read and write of the texts of a step.
 
     Attributes:
-        memory: By the ids that segments have.
         groups: Of the program.
         round_caches: Keys and values are rounded as the type of the text's cache does.
     """
 
-    memory: Mapping[int, StateArrays]
     groups: StateGroups
     round_caches: bool = False
 
     def write_positions(self, state: StateId, segment: Segment, keys: Array, values: Array) -> None:
         """Puts keys and values of a segment's rows, [rows, n_head_kv, head_dim], into its blocks."""
-        table = self._table(state, segment)
-        for row, position in enumerate(range(segment.position, segment.position + segment.count)):
-            arrays = self.memory[int(table[position // BLOCK])].arrays[state]
-            for target, given in zip(arrays, (keys[row], values[row]), strict=True):
-                target[position % BLOCK] = as_cached(given, segment.cache_type) if self.round_caches else given
+        if self.round_caches:
+            keys, values = (as_cached(x, segment.cache_type) for x in (keys, values))
+        for number, first in _blocks(segment.position, segment.position + segment.count):
+            block_keys, block_values = self._block(state, segment, number)
+            for row in range(max(0, first - segment.position), min(segment.count, first + BLOCK - segment.position)):
+                place = segment.position + row - first
+                block_keys[place], block_values[place] = keys[row], values[row]
 
     def read_positions(self, state: StateId, segment: Segment, first: int, end: int) -> tuple[Array, Array]:
         """Keys and values of the positions from `first` to before `end`, [positions, n_head_kv, head_dim]."""
-        table = self._table(state, segment)
-        blocks = [self.memory[int(table[number])].arrays[state] for number in range(first // BLOCK, -(-end // BLOCK))]
+        blocks = [self._block(state, segment, number) for number, _ in _blocks(first, end)]
         begin = first // BLOCK * BLOCK
         keys, values = (np.concatenate(parts)[first - begin : end - begin] for parts in zip(*blocks, strict=True))
         return keys, values
 
     def read_recurrent(self, state: StateId, segment: Segment) -> Array:
         """A recurrent state before the segment's rows; the caller's own."""
-        return self.memory[segment.read].arrays[state][0].copy()
+        made = self._recurrent(state, segment.read or segment.write).copy()
+        return made if segment.read else np.zeros_like(made)
 
     def write_recurrent(self, state: StateId, segment: Segment, values: Array) -> None:
         """A recurrent state after the segment's rows."""
-        self.memory[segment.write].arrays[state][0][...] = values
+        self._recurrent(state, segment.write)[...] = values
 
-    def _table(self, state: StateId, segment: Segment) -> Sequence[int]:
-        group = next(number for number, states in enumerate(self.groups.key_values) if state in states)
-        return segment.tables[group]  # type: ignore[return-value]
+    def _block(self, state: StateId, segment: Segment, number: int) -> list[Array]:
+        group = next(group for group, states in enumerate(self.groups.key_values) if state in states)
+        return ArrayLayout.of(self.groups.key_values[group]).arrays(int(segment.tables[group][number]), state)
+
+    def _recurrent(self, state: StateId, address: int) -> Array:
+        return ArrayLayout.of(self.groups.recurrent).arrays(address, state)[0]
+
+
+def _blocks(first: int, end: int) -> list[tuple[int, int]]:
+    """The blocks that have positions from `first` to before `end`: their numbers and first positions."""
+    return [(number, number * BLOCK) for number in range(first // BLOCK, -(-end // BLOCK))]

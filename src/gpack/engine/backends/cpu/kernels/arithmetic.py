@@ -28,7 +28,8 @@ EXP_SERIES = tuple(
     for value in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 )
 _P5, _P4, _P3, _P2, _P1, _P0 = EXP_SERIES
-_ONE = np.float32(1)
+_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+_ATANH = tuple(np.float32(1 / n) for n in range(17, 0, -2))
 
 
 @njit(error_model="numpy", fastmath=False)  # the order of operations matters
@@ -66,6 +67,19 @@ def root32(_typing: Any, x: Any) -> Any:
 def sigmoid32(x: Any) -> Any:
     """1 / (1 + e to the -x)."""
     return _ONE / (_ONE + exp32(-x))
+
+
+@njit(error_model="numpy", fastmath=False)
+def softplus32(x: Any) -> Any:
+    """Log(1 + e to the x), within some units of the last place; NaN stays NaN."""
+    t = exp32(-abs(x))
+    # log(1 + t) = 2 atanh(z) with z = t / (2 + t), which is at most 1/3.
+    z = t / (_TWO + t)
+    square = z * z
+    series = _ATANH[0]
+    for coefficient in _ATANH[1:]:
+        series = series * square + coefficient
+    return max(x, _ZERO) + _TWO * z * series
 
 
 @intrinsic

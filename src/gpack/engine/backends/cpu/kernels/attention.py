@@ -1,8 +1,12 @@
-"""Attention over the cache of keys and values: softmax(q kᵀ · scale) v, online in blocks of keys.
+"""Attention over the cache of keys and values: softmax(q kᵀ · scale) v, online in blocks of 64 positions.
 
-Heads that share keys and values go through a block together, with as many tokens as make the block worth unpacking. A
-single token's keys are shared out among the threads in parts, whose results the last one to finish puts together.
-The layouts of the cache are those of `cache`.
+Heads that share keys and values go through a block together, with as many tokens as make the block worth unpacking.
+
+A row's bits depend on its own query, keys and values alone. Positions are cut at multiples of `PART_POSITIONS`; each
+part begins from nothing, and the parts are folded in their order, by the same code whether one thread goes through all
+of them or many threads share them. What a row may not see takes no part in its sums, not even with the weight 0: it
+may be anything. Sums are chains of fused multiplications and additions in the order of positions, and nothing here may
+be reordered by the compiler, so no function has its fast mathematics.
 """
 
 from __future__ import annotations
@@ -13,6 +17,24 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ..layout import (
+    ATTENTION_ROWS,
+    BLOCK_POSITIONS,
+    CACHE_TYPES,
+    FINISHED_BYTES,
+    PART_POSITIONS,
+    PRODUCT_ROWS,
+    SEGMENT_COUNT,
+    SEGMENT_POSITION,
+    SEGMENT_ROW,
+    SEGMENT_SLOT,
+    SPLIT_ROWS,
+    STEP_PARTS,
+    STEP_SEGMENT_WORDS,
+    STEP_SEGMENTS,
+    STEP_SLOT_BYTES,
+    STEP_TYPES,
+)
 from ..variants import Variant
 from .arithmetic import exp32, half_at, has_half
 from .memory import as_float, atomic_add, atomic_store, floats, longs
@@ -20,7 +42,8 @@ from .tiles import tile_product, vectors_of
 from .vectors import (
     LANES,
     add16,
-    exp16,
+    exp16_of,
+    fma16_of,
     load16,
     load_codes16,
     load_halves16,
@@ -34,97 +57,85 @@ from .vectors import (
 )
 
 FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
-ROWS = 4  # rows of a small product
-BLOCK = 64  # keys of a block: four tiles
-BLOCK_ROWS = 96  # rows, of tokens and heads, that go through a block of keys together
-# A single token's keys: at least so many to a part, and so many parts to a thread.
-PART_KEYS, PARTS_PER_THREAD = 128, 2
-_LOWEST = np.float32(-1e30)
+_LOWEST, _HIDDEN = np.float32(-1e30), np.float32(-np.inf)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
-# Arguments. The atomic counter comes behind them.
+# Arguments. TABLE: the word of a segment that has the address of the group's block table; KEYS, VALUES: where the
+# layer's begin in a block; HEAD_BYTES: of one key/value head, of either; FINISHED: counts of finished parts.
 (
     STATE,
     Q,
     Q_ROW,
     OUT,
     OUT_ROW,
-    K,
-    K_HEAD,
-    V,
-    V_HEAD,
     N_HEAD,
-    N_KV,
-    WIDTH,
+    N_HEAD_KV,
+    HEAD_DIM,
     PADDED,
     SCALE,
     WINDOW,
+    TABLE,
+    KEYS,
+    VALUES,
+    HEAD_BYTES,
     SCRATCH,
     SCRATCH_BYTES,
-    PARTS,
     FINISHED,
     COUNTER,
-) = range(20)
-
-
-def scratch_floats(padded: int, group: int) -> int:
-    """Floats of scratch memory that a thread needs."""
-    rows = max_rows(group)
-    return 2 * rows * padded + 2 * rows + ROWS * BLOCK + 2 * BLOCK * padded
-
-
-def max_rows(group: int) -> int:
-    """Most rows of a block, a multiple of `ROWS`."""
-    return -(-max(BLOCK_ROWS, group) // ROWS) * ROWS
-
-
-def part_floats(padded: int, group: int) -> int:
-    """Floats of one part's result: the sums, their weights, the largest scores."""
-    return group * (padded + 2)
+) = range(19)
 
 
 def build(variant: Variant, kind: str) -> Callable[..., None]:
-    """The kernel for a cache of a kind: F32, F16 or Q8_0."""
+    """The kernel for a cache of a type: F32, F16 or Q8_0."""
     many = vectors_of(variant)
-    product, product_one = tile_product(variant, ROWS, many, half=False), tile_product(variant, ROWS, 1, half=False)
-    product_half, product_half_one = (
-        tile_product(variant, ROWS, many, half=True),
-        tile_product(variant, ROWS, 1, half=True),
-    )
     half, halves = half_at(variant), load_halves16(variant)
+    fma16, exp16 = fma16_of(variant), exp16_of(variant)
     is_f32, is_f16, is_native = kind == "F32", kind == "F16", has_half(variant)
-    size = 4 if is_f32 else 2
-    block, rows_at_once, lanes = BLOCK, ROWS, LANES
+    is_read_direct = is_f32 or (is_f16 and is_native)  # products read the cache as it is
+    block, part_positions, rows_at_once, lanes = BLOCK_POSITIONS, PART_POSITIONS, PRODUCT_ROWS, LANES
+    rows_together, split_rows = ATTENTION_ROWS, SPLIT_ROWS
+    type_word = STEP_TYPES + 4 * CACHE_TYPES.index(kind)
+    plain = njit(error_model="numpy", fastmath=False)
 
-    @njit(error_model="numpy", fastmath=FAST)
-    def multiply(
-        a: Any,
-        a_row: Any,
-        b: Any,
-        b_row: Any,
-        b_vector: Any,
-        c: Any,
-        c_row: Any,
-        n: Any,
-        n_vectors: Any,
-        add: Any,
-        halves: Any,
-    ) -> None:
-        """C[4, 16 n_vectors] (+)= A[4, n] B[n, 16 n_vectors]; B is of 16-bit floats where `halves`."""
-        done = 0
-        while done + many <= n_vectors:
-            if is_f16 and is_native and halves:
-                product_half(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
-            else:
-                product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
-            done += many
-        while done < n_vectors:
-            if is_f16 and is_native and halves:
-                product_half_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
-            else:
-                product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
-            done += 1
+    def multiply_of(n_rows: int) -> Any:
+        """Compiled code's function for C[n_rows, 16 n_vectors] (+)= A[n_rows, n] B[n, 16 n_vectors]."""
+        product, product_one = (tile_product(variant, n_rows, count, half=False) for count in (many, 1))
+        product_half, product_half_one = (tile_product(variant, n_rows, count, half=True) for count in (many, 1))
+        may_be_half = is_f16 and is_native
 
-    @njit(error_model="numpy", fastmath=FAST)
+        @plain
+        def multiply(
+            a: Any,
+            a_row: Any,
+            b: Any,
+            b_row: Any,
+            b_vector: Any,
+            c: Any,
+            c_row: Any,
+            n: Any,
+            n_vectors: Any,
+            add: Any,
+            is_half: Any,
+        ) -> None:
+            done = 0
+            while done + many <= n_vectors:
+                if may_be_half and is_half:
+                    product_half(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                else:
+                    product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                done += many
+            while done < n_vectors:
+                if may_be_half and is_half:
+                    product_half_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                else:
+                    product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                done += 1
+
+        return multiply
+
+    multiply, multiply_row = multiply_of(rows_at_once), multiply_of(1)
+
+    @plain
     def unpack_keys(tile: Any, to: Any, padded: Any) -> None:
         """A tile of 16 keys as float32 [padded, 16]."""
         if is_f16:
@@ -136,7 +147,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 for i in range(part * 32 * lanes, (part + 1) * 32 * lanes, lanes):
                     store16(to + i * 4, mul16(load_codes16(tile + i), scales))
 
-    @njit(error_model="numpy", fastmath=FAST)
+    @plain
     def unpack_value(row: Any, to: Any, padded: Any) -> None:
         """A value row as float32."""
         if is_f16:
@@ -148,14 +159,14 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 store16(to + part * 128, mul16(load_codes16(row + part * 32), scale))
                 store16(to + part * 128 + 64, mul16(load_codes16(row + part * 32 + 16), scale))
 
-    @njit(error_model="numpy", fastmath=FAST)
+    @plain
     def soften(scores: Any, first: Any, last: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
         """One row's scores to weights, 0 outside of first..last; earlier sums are scaled to the new maximum."""
         row = floats(scores)
         for i in range(first):
-            row[i] = _LOWEST
+            row[i] = _HIDDEN
         for i in range(last, block):
-            row[i] = _LOWEST
+            row[i] = _HIDDEN
         a, b, c, d = load16(scores), load16(scores + 64), load16(scores + 128), load16(scores + 192)
         before = floats(most)[0]
         largest = most16(max16(max16(a, b), max16(c, d)))
@@ -177,74 +188,152 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         else:
             floats(weight)[0] += weights
 
+    @plain
+    def fold(
+        is_first: Any, sums: Any, most: Any, weight: Any, part_sums: Any, part_most: Any, part_weight: Any, padded: Any
+    ) -> None:
+        """Adds a row's next part to those before it, or begins with its first."""
+        found, found_weight = floats(part_most)[0], floats(part_weight)[0]
+        if is_first:
+            for at in range(0, padded * 4, 64):
+                store16(sums + at, load16(part_sums + at))
+            floats(most)[0], floats(weight)[0] = found, found_weight
+            return
+        before = floats(most)[0]
+        if found > before:
+            factor = exp32(before - found)
+            factors = splat16(factor)
+            for at in range(0, padded * 4, 64):
+                store16(sums + at, fma16(load16(sums + at), factors, load16(part_sums + at)))
+            floats(most)[0], floats(weight)[0] = found, floats(weight)[0] * factor + found_weight
+        else:
+            factor = exp32(found - before)
+            factors = splat16(factor)
+            for at in range(0, padded * 4, 64):
+                store16(sums + at, fma16(load16(part_sums + at), factors, load16(sums + at)))
+            floats(weight)[0] += found_weight * factor
+
+    @plain
+    def write_row(sums: Any, weight: Any, out: Any, head_dim: Any) -> None:
+        """Sums divided by their weight, to where they belong."""
+        inverse = _ONE / floats(weight)[0]
+        inverses, whole = splat16(inverse), head_dim // lanes * lanes
+        for at in range(0, whole * 4, 64):
+            store16(out + at, mul16(load16(sums + at), inverses))
+        total, target = floats(sums), floats(out)
+        for i in range(whole, head_dim):
+            target[i] = total[i] * inverse
+
     if is_f32:
         tile_bytes_per, value_bytes_per, per_block = 64, 4, 0
     elif is_f16:
         tile_bytes_per, value_bytes_per, per_block = 32, 2, 0
     else:
         tile_bytes_per, value_bytes_per, per_block = 16, 1, 1
+    item = 4 if is_f32 else 2
 
-    @njit(error_model="numpy", fastmath=FAST)
-    def over_keys(args: Any, scratch: Any, kv: Any, token: Any, n_rows: Any, begin: Any, end: Any) -> None:
-        """Rows of one key/value head over the keys begin..end: fills sums, largest scores and weights."""
-        padded, width, window = args[PADDED], args[WIDTH], args[WINDOW]
-        group = args[N_HEAD] // args[N_KV]
-        position = longs(args[STATE])[1] + token
-        row_bytes = padded * 4
-        n_padded = (n_rows + rows_at_once - 1) // rows_at_once * rows_at_once
-        queries = scratch
-        sums = queries + n_padded * row_bytes
-        most = sums + n_padded * row_bytes
-        weights = most + n_padded * 4
-        scores = weights + n_padded * 4
-        keys = scores + rows_at_once * block * 4
-        values = keys + block * row_bytes
+    @plain
+    def load_queries(args: Any, row_at: Any, kv: Any, queries: Any, n_rows: Any) -> None:
+        """Scaled queries of some heads and tokens, padded with zeros."""
+        padded, head_dim, group = args[PADDED], args[HEAD_DIM], args[N_HEAD] // args[N_HEAD_KV]
         scale = as_float(np.int32(args[SCALE]))
+        n_padded = (n_rows + rows_at_once - 1) // rows_at_once * rows_at_once
         for row in range(n_padded):
-            query = floats(queries + row * row_bytes)
-            source = floats(args[Q] + (token + row // group) * args[Q_ROW] + (kv * group + row % group) * width * 4)
-            n_copied = width if row < n_rows else 0
+            query = floats(queries + row * padded * 4)
+            source = floats(args[Q] + (row_at + row // group) * args[Q_ROW] + (kv * group + row % group) * head_dim * 4)
+            n_copied = head_dim if row < n_rows else 0
             for i in range(n_copied):
                 query[i] = source[i] * scale
             for i in range(n_copied, padded):
-                query[i] = np.float32(0)
-            total = floats(sums + row * row_bytes)
-            for i in range(padded):
-                total[i] = np.float32(0)
-            floats(most)[row] = _LOWEST
-            floats(weights)[row] = np.float32(0)
+                query[i] = _ZERO
+
+    @plain
+    def add_values(
+        scores: Any, v_at: Any, v_row: Any, v_item: Any, sums: Any, padded: Any, first: Any, last: Any, is_half: Any
+    ) -> None:
+        """Values of one row's positions first..last, with their weights, to its sums."""
+        if last > first:
+            multiply_row(
+                scores + first * 4,
+                block * 4,
+                v_at + first * v_row,
+                v_row,
+                v_item,
+                sums,
+                padded * 4,
+                last - first,
+                padded // lanes,
+                1,
+                is_half,
+            )
+
+    @plain
+    def padded_rows(n_rows: Any) -> Any:
+        """Rows as products take them, and the bytes of a number for each in whole cache lines."""
+        n_padded = (n_rows + rows_at_once - 1) // rows_at_once * rows_at_once
+        return n_padded, (n_padded + lanes - 1) // lanes * lanes * 4
+
+    @plain
+    def over_part(
+        args: Any, table: Any, queries: Any, parts: Any, kv: Any, position: Any, n_rows: Any, begin: Any, end: Any
+    ) -> None:
+        """Rows of one key/value head over the positions begin..end, which one part holds: their sums and weights.
+
+        `position` is that of the first row. At `parts` are the sums, the largest scores, the weights, and memory for
+        scores, keys and values.
+        """
+        padded, head_dim, window = args[PADDED], args[HEAD_DIM], args[WINDOW]
+        group = args[N_HEAD] // args[N_HEAD_KV]
+        row_bytes = padded * 4
+        n_padded, each = padded_rows(n_rows)
+        most = parts + n_padded * row_bytes
+        weights = most + each
+        scores = weights + each
+        keys = scores + rows_at_once * block * 4
+        values = keys + block * row_bytes
+        for at in range(parts, most, 64):
+            store16(at, splat16(_ZERO))
+        for row in range(n_padded):
+            floats(most)[row], floats(weights)[row] = _LOWEST, _ZERO
         tile_bytes = padded * tile_bytes_per + per_block * padded
         value_bytes = padded * value_bytes_per + per_block * padded // 16
         # Few rows are multiplied with what the cache holds, many with what is unpacked once.
-        direct = is_f32 or (is_f16 and is_native and n_rows == group)
-        item = size if direct else 4
-        k_head, v_head = args[K] + kv * args[K_HEAD], args[V] + kv * args[V_HEAD]
+        direct = is_f32 or (is_read_direct and n_rows == group)
+        size = item if direct else 4
         for start in range(begin // block * block, end, block):
             n = min(block, end - start)
-            n_tiles = (n + lanes - 1) // lanes
-            k_at, k_tile = k_head + start // lanes * tile_bytes, tile_bytes
-            v_at, v_row = v_head + start * value_bytes, value_bytes
+            held = longs(table)[start // block]
+            k_at, k_tile = held + args[KEYS] + kv * args[HEAD_BYTES], tile_bytes
+            v_at, v_row = held + args[VALUES] + kv * args[HEAD_BYTES], value_bytes
             if not direct:
-                for tile in range(n_tiles):
+                skipped = max(0, begin - start)
+                for tile in range(skipped // lanes, (n + lanes - 1) // lanes):
                     unpack_keys(k_at + tile * tile_bytes, keys + tile * lanes * row_bytes, padded)
-                for i in range(n):
+                for i in range(skipped, n):
                     unpack_value(v_at + i * value_bytes, values + i * row_bytes, padded)
                 k_at, k_tile, v_at, v_row = keys, lanes * row_bytes, values, row_bytes
             for row in range(0, n_padded, rows_at_once):
-                newest = position + min(row + rows_at_once - 1, n_rows - 1) // group
-                oldest = position + row // group - window + 1 if window > 0 else 0
-                if start > newest or start + n <= oldest:
+                # Of the rows of a product the last sees most, the first the oldest. A position is anything but
+                # hidden to all of them from `common` on, and up to `shared`.
+                top = position + (min(row + rows_at_once, n_rows) - 1) // group
+                bottom = position + row // group
+                low = max(begin, bottom - window + 1) - start if window > 0 else begin - start
+                common = max(begin, top - window + 1) - start if window > 0 else begin - start
+                low, common = max(0, low), max(0, common)
+                high, shared = min(n, top + 1 - start), min(n, bottom + 1 - start)
+                if high <= low:
                     continue
+                first_tile = low // lanes
                 multiply(
                     queries + row * row_bytes,
                     row_bytes,
-                    k_at,
-                    lanes * item,
+                    k_at + first_tile * k_tile,
+                    lanes * size,
                     k_tile,
-                    scores,
+                    scores + first_tile * lanes * 4,
                     block * 4,
-                    padded,
-                    n_tiles,
+                    head_dim,
+                    (high + lanes - 1) // lanes - first_tile,
                     0,
                     direct,
                 )
@@ -252,117 +341,203 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     at = position + (row + i) // group
                     first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
                     last = min(n, at + 1 - start)
-                    if row + i >= n_rows or last <= first:
-                        for at in range(scores + i * block * 4, scores + (i + 1) * block * 4, 64):
-                            store16(at, splat16(np.float32(0)))
-                    else:
-                        soften(
-                            scores + i * block * 4,
-                            first,
-                            last,
-                            sums + (row + i) * row_bytes,
+                    if row + i < n_rows and first < last:
+                        row_at = row + i
+                        sums = parts + row_at * row_bytes
+                        mine = scores + i * block * 4
+                        soften(mine, first, last, sums, padded, most + row_at * 4, weights + row_at * 4)
+                        # What not all rows of the product see is added row by row.
+                        add_values(
+                            mine,
+                            v_at,
+                            v_row,
+                            lanes * size,
+                            sums,
                             padded,
-                            most + (row + i) * 4,
-                            weights + (row + i) * 4,
+                            first,
+                            min(common, last) if common < shared else last,
+                            direct,
                         )
-                multiply(
-                    scores,
-                    block * 4,
-                    v_at,
-                    v_row,
-                    lanes * item,
-                    sums + row * row_bytes,
-                    row_bytes,
-                    n,
-                    padded // lanes,
-                    1,
-                    direct,
+                if common < shared:
+                    multiply(
+                        scores + common * 4,
+                        block * 4,
+                        v_at + common * v_row,
+                        v_row,
+                        lanes * size,
+                        parts + row * row_bytes,
+                        row_bytes,
+                        shared - common,
+                        padded // lanes,
+                        1,
+                        direct,
+                    )
+                    for i in range(rows_at_once):
+                        last = min(n, position + (row + i) // group + 1 - start)
+                        if row + i < n_rows and shared < last:
+                            add_values(
+                                scores + i * block * 4,
+                                v_at,
+                                v_row,
+                                lanes * size,
+                                parts + (row + i) * row_bytes,
+                                padded,
+                                shared,
+                                last,
+                                direct,
+                            )
+
+    @plain
+    def parts_of(args: Any, segment: Any) -> Any:
+        """The first part that a segment sees, and how many there are."""
+        first, last = segment[SEGMENT_POSITION], segment[SEGMENT_POSITION] + segment[SEGMENT_COUNT] - 1
+        oldest = max(0, first - args[WINDOW] + 1) if args[WINDOW] > 0 else 0
+        return oldest // part_positions, last // part_positions + 1 - oldest // part_positions
+
+    @plain
+    def oldest_of(args: Any, position: Any) -> Any:
+        return max(0, position - args[WINDOW] + 1) if args[WINDOW] > 0 else 0
+
+    @plain
+    def kept(args: Any, state: Any, segment: Any, part: Any, token: Any, kv: Any) -> Any:
+        """Where the results of a part are kept: sums, largest scores and weights of the heads of one token."""
+        slot = segment[SEGMENT_SLOT] + part * segment[SEGMENT_COUNT] + token
+        group = args[N_HEAD] // args[N_HEAD_KV]
+        return state[STEP_PARTS] + slot * state[STEP_SLOT_BYTES] + kv * group * (args[PADDED] + 2) * 4
+
+    @plain
+    def over_parts(
+        args: Any, state: Any, segment: Any, scratch: Any, kv: Any, token: Any, n: Any, only: Any, first_part: Any
+    ) -> None:
+        """Some tokens of a segment over all parts that they see, folded and written; or over one, which is kept.
+
+        `only`: the number of that part among those that the segment sees, or -1.
+        """
+        padded, head_dim, group = args[PADDED], args[HEAD_DIM], args[N_HEAD] // args[N_HEAD_KV]
+        row_bytes, n_rows = padded * 4, n * group
+        n_padded, each = padded_rows(n_rows)
+        parts = scratch + n_padded * row_bytes
+        part_most = parts + n_padded * row_bytes
+        part_weights = part_most + each
+        position, row_at = segment[SEGMENT_POSITION] + token, segment[SEGMENT_ROW] + token
+        load_queries(args, row_at, kv, scratch, n_rows)
+        oldest, end = oldest_of(args, position), position + n
+        number, stop = oldest // part_positions, (end - 1) // part_positions + 1
+        # The sums of all parts are put beyond what `over_part` uses.
+        sums = part_weights + each + (rows_at_once * block + 2 * block * padded) * 4
+        most = sums + n_padded * row_bytes
+        weights = most + each
+        if only >= 0:
+            number = first_part + only
+            stop = number + 1
+        while number < stop:
+            first_seen, behind = number * part_positions, (number + 1) * part_positions
+            over_part(
+                args,
+                segment[args[TABLE]],
+                scratch,
+                parts,
+                kv,
+                position,
+                n_rows,
+                max(oldest, first_seen),
+                min(end, behind),
+            )
+            for row in range(n_rows):
+                if only >= 0:
+                    target = kept(args, state, segment, only, token + row // group, kv)
+                    for at in range(0, row_bytes, 64):
+                        store16(target + row % group * row_bytes + at, load16(parts + row * row_bytes + at))
+                    rest = floats(target + group * row_bytes)
+                    rest[row % group], rest[group + row % group] = floats(part_most)[row], floats(part_weights)[row]
+                    continue
+                at = position + row // group
+                first = oldest_of(args, at)
+                if first_seen <= at and first < behind:
+                    fold(
+                        number == first // part_positions,
+                        sums + row * row_bytes,
+                        most + row * 4,
+                        weights + row * 4,
+                        parts + row * row_bytes,
+                        part_most + row * 4,
+                        part_weights + row * 4,
+                        padded,
+                    )
+            number += 1
+        if only < 0:
+            for row in range(n_rows):
+                out = args[OUT] + (row_at + row // group) * args[OUT_ROW] + (kv * group + row % group) * head_dim * 4
+                write_row(sums + row * row_bytes, weights + row * 4, out, head_dim)
+
+    @plain
+    def fold_kept(
+        args: Any, state: Any, segment: Any, scratch: Any, kv: Any, token: Any, n: Any, first_part: Any
+    ) -> None:
+        """Puts together what all threads kept of some tokens."""
+        padded, head_dim, group = args[PADDED], args[HEAD_DIM], args[N_HEAD] // args[N_HEAD_KV]
+        row_bytes = padded * 4
+        most = scratch + row_bytes
+        weight = most + 4
+        for row in range(n * group):
+            at, member = token + row // group, row % group
+            position = segment[SEGMENT_POSITION] + at
+            first = oldest_of(args, position) // part_positions - first_part
+            for part in range(first, position // part_positions - first_part + 1):
+                source = kept(args, state, segment, part, at, kv)
+                stats = source + group * row_bytes
+                fold(
+                    part == first,
+                    scratch,
+                    most,
+                    weight,
+                    source + member * row_bytes,
+                    stats + member * 4,
+                    stats + group * 4 + member * 4,
+                    padded,
                 )
-
-    @njit(error_model="numpy", fastmath=FAST)
-    def write(args: Any, scratch: Any, kv: Any, token: Any, n_rows: Any) -> None:
-        """Sums divided by their weights, to where they belong."""
-        padded, width = args[PADDED], args[WIDTH]
-        group = args[N_HEAD] // args[N_KV]
-        n_padded = (n_rows + rows_at_once - 1) // rows_at_once * rows_at_once
-        sums = scratch + n_padded * padded * 4
-        weights = floats(sums + n_padded * padded * 4 + n_padded * 4)
-        for row in range(n_rows):
-            total = floats(sums + row * padded * 4)
-            out = floats(args[OUT] + (token + row // group) * args[OUT_ROW] + (kv * group + row % group) * width * 4)
-            inverse = np.float32(1) / weights[row]
-            for i in range(width):
-                out[i] = total[i] * inverse
-
-    @njit(error_model="numpy", fastmath=FAST)
-    def keep_part(args: Any, scratch: Any, part: Any) -> None:
-        """A part's sums, largest scores and weights, to where `merge` finds them."""
-        padded, group = args[PADDED], args[N_HEAD] // args[N_KV]
-        n_padded = (group + rows_at_once - 1) // rows_at_once * rows_at_once
-        source = floats(scratch + n_padded * padded * 4)
-        target = floats(args[PARTS] + part * group * (padded + 2) * 4)
-        for i in range(group * padded):
-            target[i] = source[i]
-        for row in range(group):
-            target[group * padded + row] = source[n_padded * padded + row]
-            target[group * padded + group + row] = source[n_padded * padded + n_padded + row]
-
-    @njit(error_model="numpy", fastmath=FAST)
-    def merge(args: Any, kv: Any, n_parts: Any) -> None:
-        """The results of all parts of a key/value head, put together in the order of the keys."""
-        padded, width, group = args[PADDED], args[WIDTH], args[N_HEAD] // args[N_KV]
-        part_bytes = group * (padded + 2) * 4
-        base = args[PARTS] + kv * n_parts * part_bytes
-        for row in range(group):
-            largest = _LOWEST
-            for part in range(n_parts):
-                score = floats(base + part * part_bytes)[group * padded + row]
-                largest = max(largest, score)
-            out = floats(args[OUT] + (kv * group + row) * width * 4)
-            for i in range(width):
-                out[i] = np.float32(0)
-            weight = np.float32(0)
-            for part in range(n_parts):
-                found = floats(base + part * part_bytes)
-                factor = exp32(found[group * padded + row] - largest)
-                weight += found[group * padded + group + row] * factor
-                for i in range(width):
-                    out[i] += found[row * padded + i] * factor
-            inverse = np.float32(1) / weight
-            for i in range(width):
-                out[i] *= inverse
+            out = args[OUT] + (segment[SEGMENT_ROW] + at) * args[OUT_ROW] + (kv * group + member) * head_dim * 4
+            write_row(scratch, weight, out, head_dim)
 
     def attention(args: Any, ith: int, nth: int) -> None:
         """Arguments: see the names at the top."""
+        state = longs(args[STATE])
+        number, n_segments = state[type_word], state[type_word + 1]
+        if number == n_segments:
+            return
         scratch = args[SCRATCH] + ith * args[SCRATCH_BYTES]
-        n_tokens, first = longs(args[STATE])[0], longs(args[STATE])[1]
-        n_kv, group, window = args[N_KV], args[N_HEAD] // args[N_KV], args[WINDOW]
-        tokens = max(1, BLOCK_ROWS // group)
-        n_blocks = (n_tokens + tokens - 1) // tokens
-        n_parts, length = 1, first + n_tokens
-        if n_tokens == 1 and nth > 1:
-            visible = min(first + 1, window) if window > 0 else first + 1
-            n_parts = max(1, min(visible // PART_KEYS, PARTS_PER_THREAD * nth))
-            length = ((visible + n_parts - 1) // n_parts + block - 1) // block * block
-            n_parts = (visible + length - 1) // length
+        n_kv, group = args[N_HEAD_KV], args[N_HEAD] // args[N_HEAD_KV]
+        tokens = max(1, rows_together // group)
+        # Tasks are numbered through all segments; those of the present one begin at `base`.
+        base = 0
+        segment = longs(state[STEP_SEGMENTS] + 8 * number * state[STEP_SEGMENT_WORDS])
+        first_part, n_parts, n_tasks, is_new = 0, 1, 0, True
         while True:
             task = atomic_add(args[COUNTER], 1)
-            if task >= n_kv * n_blocks * n_parts:
-                break
-            unit, part = task // n_parts, task % n_parts
+            while is_new or task >= base + n_tasks:
+                if not is_new:
+                    base += n_tasks
+                    number += 1
+                    if number == n_segments:
+                        return
+                segment = longs(state[STEP_SEGMENTS] + 8 * number * state[STEP_SEGMENT_WORDS])
+                first_part, n_parts = parts_of(args, segment)
+                if nth == 1 or segment[SEGMENT_COUNT] > split_rows:
+                    n_parts = 1
+                n_tasks = n_kv * ((segment[SEGMENT_COUNT] + tokens - 1) // tokens) * n_parts
+                is_new = False
+            count = segment[SEGMENT_COUNT]
+            unit, part = (task - base) // n_parts, (task - base) % n_parts
             # The last tokens have the most keys: they go first.
-            kv, token = unit % n_kv, (n_blocks - 1 - unit // n_kv) * tokens
-            n = min(tokens, n_tokens - token)
-            position = first + token
-            begin = (max(0, position - window + 1) if window > 0 else 0) + part * length
-            over_keys(args, scratch, kv, token, n * group, begin, min(begin + length, position + n))
+            n_units = (count + tokens - 1) // tokens
+            kv, token = unit % n_kv, (n_units - 1 - unit // n_kv) * tokens
+            n = min(tokens, count - token)
+            over_parts(args, state, segment, scratch, kv, token, n, part if n_parts > 1 else -1, first_part)
             if n_parts == 1:
-                write(args, scratch, kv, token, n * group)
                 continue
-            keep_part(args, scratch, task)
-            finished = args[FINISHED] + kv * 128
+            finished = args[FINISHED] + ((segment[SEGMENT_ROW] + token) * n_kv + kv) * FINISHED_BYTES
             if atomic_add(finished, 1) == n_parts - 1:
-                merge(args, kv, n_parts)
+                fold_kept(args, state, segment, scratch, kv, token, n, first_part)
                 atomic_store(finished, 0)
 
     return attention

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..layout import Q8_VALUES
+from ..layout import PICK_LIST, PICK_ROWS, Q8_VALUES
 from ..variants import Variant
 from .arithmetic import exp32, root32, sigmoid32
 from .attention import FAST
-from .memory import as_float, floats, longs
+from .memory import as_float, floats, ints, longs
 from .vectors import fma16, load16, mul16, sigmoid16, splat16, store16
 
 _ONE, _TWO = np.float32(1), np.float32(2)
@@ -158,10 +158,13 @@ def soft_cap(args: Any, ith: int, nth: int) -> None:
 
 
 def pick_rows(args: Any, ith: int, nth: int) -> None:
-    """Arguments: state of the result (tokens, first row), x, its row bytes, out, its row bytes, width: copies rows."""
-    n, start, width = longs(args[0])[0], longs(args[0])[1], args[5]
+    """Arguments: state of the result (rows, address of their numbers, int32), x, its row bytes, out, its, width.
+
+    Copies the rows with these numbers.
+    """
+    n, numbers, width = longs(args[0])[PICK_ROWS], ints(longs(args[0])[PICK_LIST]), args[5]
     for r in range(n):
-        x, out = floats(args[1] + (start + r) * args[2]), floats(args[3] + r * args[4])
+        x, out = floats(args[1] + np.int64(numbers[r]) * args[2]), floats(args[3] + r * args[4])
         first, last = _columns(width, ith, nth)
         for i in range(first, last):
             out[i] = x[i]

@@ -11,11 +11,10 @@ from numba.extending import intrinsic
 
 from ..variants import Variant
 from .memory import INT64
-from .vectors import LANES, halves_at
+from .vectors import LANES, emit_fma, halves_at
 
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
-_CONTRACT = ("contract", "reassoc", "nsz")
 
 
 def vectors_of(variant: Variant) -> int:
@@ -45,7 +44,8 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
 
     Its arguments, all int64: addresses of A (float32) and the bytes between its rows; of B (float32, or 16-bit floats
     where `half`), the bytes between its rows and between its vectors; of C (float32), the bytes between its rows (its
-    vectors follow each other); n; and whether C is added to.
+    vectors follow each other); n; and whether C is added to. Each sum is a chain of `emit_fma` in the order of n, in
+    a product of any shape. For functions without fast mathematics: numba adds a caller's flags.
     """
     at_once = 2 if variant.name == "portable" else rows  # of those whose sums are in registers
 
@@ -86,8 +86,7 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
                     left = _splat(builder, builder.load(_at(builder, offset(a_at, a_row, row), _F32), align=4))
                     for vector in range(vectors):
                         sum_ = sums[row, vector]
-                        product = builder.fmul(left, right[vector], flags=_CONTRACT)
-                        builder.store(builder.fadd(builder.load(sum_), product, flags=_CONTRACT), sum_)
+                        builder.store(emit_fma(builder, variant, left, right[vector], builder.load(sum_)), sum_)
             for place, sum_ in sums.items():
                 builder.store(builder.load(sum_), target(*place), align=4)
 

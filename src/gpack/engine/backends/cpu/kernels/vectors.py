@@ -54,6 +54,35 @@ def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
+def has_fma(variant: Variant) -> bool:
+    """Whether the variant's CPUs multiply and add in one step; elsewhere LLVM would call a library for it."""
+    return any("fma" in need for need in variant.needs)
+
+
+def emit_fma(builder: Any, variant: Variant, a: Any, b: Any, c: Any) -> Any:
+    """Writes code for a b + c: rounded once where the variant's CPUs can, twice elsewhere, and always the same way."""
+    if not has_fma(variant):
+        return builder.fadd(builder.fmul(a, b), c)
+    name = f"llvm.fma.v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "llvm.fma.f32"
+    kind = ir.FunctionType(a.type, [a.type] * 3)
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, [a, b, c])
+
+
+@cache
+def fma16_of(variant: Variant) -> Any:
+    """Compiled code's a b + c whose bits the compiler does not choose (see `emit_fma`)."""
+
+    @intrinsic
+    def fused(_typing: Any, a: Any, b: Any, c: Any) -> Any:
+        def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return emit_fma(builder, variant, *arguments)
+
+        return floats16(floats16, floats16, floats16), emit
+
+    return fused
+
+
 @intrinsic
 def load16(_typing: Any, address: Any) -> Any:
     """Sixteen floats from an address."""
@@ -212,24 +241,27 @@ def most16(_typing: Any, vector: Any) -> Any:
     return types.float32(floats16), emit
 
 
+def _emit_exp(builder: Any, x: Any, multiply_add: Any) -> Any:
+    is_low = builder.fcmp_ordered("<", x, _fill(LOWEST))
+    x = builder.select(is_low, _fill(LOWEST), x)
+    x = builder.select(builder.fcmp_ordered(">", x, _fill(HIGHEST)), _fill(HIGHEST), x)
+    shifted = multiply_add(builder, x, _fill(LOG2_E), _fill(MAGIC))
+    whole = builder.fsub(shifted, _fill(MAGIC))
+    r = multiply_add(builder, whole, _fill(-LN2_HIGH), x)
+    r = multiply_add(builder, whole, _fill(-LN2_LOW), r)
+    series = _fill(EXP_SERIES[0])
+    for coefficient in EXP_SERIES[1:]:
+        series = multiply_add(builder, series, r, _fill(coefficient))
+    value = builder.fadd(multiply_add(builder, builder.fmul(series, r), r, r), _fill(1.0))
+    exponent = builder.add(builder.bitcast(shifted, _INTS), ir.Constant(_INTS, [127 - int(MAGIC_BITS)] * LANES))
+    power = builder.bitcast(builder.shl(exponent, ir.Constant(_INTS, [23] * LANES)), _FLOATS)
+    return builder.select(is_low, _fill(0.0), builder.fmul(value, power))
+
+
 @intrinsic
 def _exp16(_typing: Any, vector: Any) -> Any:
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        x = arguments[0]
-        is_low = builder.fcmp_ordered("<", x, _fill(LOWEST))
-        x = builder.select(is_low, _fill(LOWEST), x)
-        x = builder.select(builder.fcmp_ordered(">", x, _fill(HIGHEST)), _fill(HIGHEST), x)
-        shifted = _multiply_add(builder, x, _fill(LOG2_E), _fill(MAGIC))
-        whole = builder.fsub(shifted, _fill(MAGIC))
-        r = _multiply_add(builder, whole, _fill(-LN2_HIGH), x)
-        r = _multiply_add(builder, whole, _fill(-LN2_LOW), r)
-        series = _fill(EXP_SERIES[0])
-        for coefficient in EXP_SERIES[1:]:
-            series = _multiply_add(builder, series, r, _fill(coefficient))
-        value = builder.fadd(_multiply_add(builder, builder.fmul(series, r), r, r), _fill(1.0))
-        exponent = builder.add(builder.bitcast(shifted, _INTS), ir.Constant(_INTS, [127 - int(MAGIC_BITS)] * LANES))
-        power = builder.bitcast(builder.shl(exponent, ir.Constant(_INTS, [23] * LANES)), _FLOATS)
-        return builder.select(is_low, _fill(0.0), builder.fmul(value, power))
+        return _emit_exp(builder, arguments[0], _multiply_add)
 
     return floats16(floats16), emit
 
@@ -241,6 +273,23 @@ def exp16(x: Any) -> Any:
     A function of its own: numba adds a caller's flags to all that its intrinsics emit, and here the order matters.
     """
     return _exp16(x)
+
+
+@cache
+def exp16_of(variant: Variant) -> Any:
+    """Compiled code's `exp16` whose bits the compiler does not choose. For functions without fast mathematics."""
+
+    def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
+        return emit_fma(builder, variant, a, b, c)
+
+    @intrinsic
+    def exp(_typing: Any, vector: Any) -> Any:
+        def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return _emit_exp(builder, arguments[0], multiply_add)
+
+        return floats16(floats16), emit
+
+    return exp
 
 
 _ONE, _ZERO = np.float32(1), np.float32(0)
