@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..generated.constants import GgmlType
 from ..tensor import Tensor
 
 _CHUNK = 1 << 22  # elements that are looked at one by one at a time
@@ -30,9 +31,17 @@ def first_not_finite(tensor: Tensor) -> tuple[int, ...] | None:
     rows: Any = tensor.reshape(-1, tensor.shape[-1])
     step = max(1, _CHUNK // tensor.dims[0])
     for first in range(0, len(rows), step):
-        bad = ~np.isfinite(rows[first : first + step].dequantize())
+        bad = ~np.isfinite(_narrowed(rows[first : first + step]))
         if bad.any():
             row, column = np.unravel_index(int(bad.argmax()), bad.shape)
             outer = np.unravel_index(first + int(row), tensor.shape[:-1]) if tensor.ndim > 1 else ()
             return (*(int(index) for index in outer), int(column))
     return None
+
+
+def _narrowed(rows: Tensor) -> npt.NDArray[np.float32]:
+    """The values as float32; what float32 cannot hold is infinite."""
+    if rows.ggml_type != GgmlType.F64:
+        return rows.dequantize()
+    with np.errstate(over="ignore"):
+        return np.asarray(rows).astype(np.float32)
