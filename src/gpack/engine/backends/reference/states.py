@@ -69,7 +69,7 @@ def _shapes(state: StateId) -> tuple[tuple[int, ...], ...]:
         return ((kind.rows, kind.width),)
     if isinstance(kind, DeltaMatrices):
         return ((kind.n_head, kind.key_dim, kind.value_dim),)
-    raise UnsupportedError(f"a state of the kind {type(kind).__name__} is not known", code="engine.state")
+    raise UnsupportedError(f"a state of the kind {type(kind).__name__} is not known", code="engine.operation")
 
 
 @dataclass(frozen=True)
