@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,40 +96,36 @@ def test_of_equal_tokens_the_lowest_id_counts_and_what_is_no_text_never_does() -
 def test_the_work_grows_with_the_text_whatever_the_vocabulary(
     tokens: list[str], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = [0, 0]
-    longest, ancestor = TokenSet.longest, TokenSet._ancestor
+    calls = 0
+    longest = TokenSet.longest
 
-    class Lengths(list[str]):
-        """Counts the tokens that a walk along a chain looks at."""
-
-        def __getitem__(self, index: object) -> str:  # type: ignore[override]
-            calls[1] += 1
-            return super().__getitem__(index)  # type: ignore[index,no-any-return]
-
-    def count(self: TokenSet, *args: object) -> int:
-        calls[0] += 1
-        return longest(self, *args)  # type: ignore[arg-type]
-
-    def walk(self: TokenSet, index: int, length: int) -> int:
-        plain, self.texts = self.texts, Lengths(self.texts)
-        try:
-            return ancestor(self, index, length)
-        finally:
-            self.texts = plain
+    def count(self: TokenSet, searched: str, at: int, room: int) -> int:
+        nonlocal calls
+        calls += 1
+        return longest(self, searched, at, room)
 
     monkeypatch.setattr(TokenSet, "longest", count)
     chosen = token_set([(token, index) for index, token in enumerate(tokens)])
     found = find_tokens(text, ((chosen, None),))
     assert all(text[at:end] in tokens for at, end, _ in found[:50])
-    assert calls[0] <= 3 * len(text)  # the old way looked at 1,199 lengths at each of 4,000 places
-    monkeypatch.setattr(TokenSet, "_ancestor", walk)
-    monkeypatch.setattr(TokenSet, "longest", longest)
-    for length in range(0, 1200, 7):
-        index = chosen.longest("a" * 1199 + "b", 0, 1200)
-        if index >= 0:
-            calls[1] = 0
-            chosen._ancestor(index, length)
-            assert calls[1] <= 8 * len(bin(len(tokens)))
+    assert calls <= 3 * len(text)  # the old way looked at 1,199 lengths at each of 4,000 places
+
+
+def test_a_walk_along_a_chain_takes_few_steps() -> None:
+    chosen = token_set([("a" * n, n) for n in range(1, 3001)])
+    steps = 0
+
+    class Lengths(list[str]):
+        def __getitem__(self, index: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            return super().__getitem__(index)
+
+    chosen.texts = Lengths(chosen.texts)
+    for length in range(3001):
+        steps = 0
+        assert chosen._ancestor(2999, length) == length - 1
+        assert steps <= 6 * 12  # log2(3000) is 11.6
 
 
 def run_back(vocab: int, blob: int) -> bytes:

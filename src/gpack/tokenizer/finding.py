@@ -138,7 +138,9 @@ def _chains(texts: Sequence[str]) -> tuple[list[int], list[int]]:
     A jump leads as far as its parent's two jumps where these are equally long, else to the parent, so any place of a
     chain is reached in a number of steps that grows with the logarithm of its length (Myers, 1983).
     """
-    parents, jumps, depths = [], [], []
+    parents: list[int] = []
+    jumps: list[int] = []
+    depths: list[int] = []
     open_texts: list[int] = []
     for index, text in enumerate(texts):
         while open_texts and not text.startswith(texts[open_texts[-1]]):
