@@ -12,6 +12,10 @@ from ..errors import BoundsError, FormatError
 from ..generated.constants import GbtFlags
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
 SECTION = "TokenizerBin"
 ABSENT = -1
 
@@ -100,6 +104,26 @@ class GbtView:
                 field=f"offsets[{token_id}]",
             )
         return bytes(self.vocab_blob[start:end])
+
+    def tokens(self, ids: Collection[int]) -> Iterator[tuple[bytes, int]]:
+        """Bytes and id of different tokens.
+
+        Raises:
+            FormatError: `tokenizer.offsets` where they have more bytes than the blob, because offsets run back: no
+                more than the blob is ever copied.
+        """
+        left = len(self.vocab_blob)
+        for token_id in ids:
+            token = self.token(token_id)
+            left -= len(token)
+            if left < 0:
+                raise FormatError(
+                    f"tokens have more bytes together than the {len(self.vocab_blob)} of the blob",
+                    code="tokenizer.offsets",
+                    section=SECTION,
+                    field="offsets",
+                )
+            yield token, token_id
 
     def find(self, token: bytes) -> int:
         """The id of a token with these bytes, the last of equal ones; -1 where there is none. Needs `token_order`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 from ..errors import FormatError
@@ -52,7 +51,7 @@ class _Stub(NamedTuple):
 
 
 def _tokens(held: TokenizerTable, _: int) -> bytes:
-    return _packed(all_tokens(held))
+    return _packed(held.tokens())
 
 
 def _types(held: TokenizerTable, element_type: int) -> bytes:
@@ -62,7 +61,7 @@ def _types(held: TokenizerTable, element_type: int) -> bytes:
 
 
 def _merges(held: TokenizerTable, _: int) -> bytes:
-    tokens = all_tokens(held)
+    tokens = held.tokens()
     # -1 is a merge that did not resolve, and then the metadata would hold the strings.
     if ((held.triples < 0) | (held.triples >= len(tokens))).any():
         raise FormatError(
@@ -82,23 +81,6 @@ _STUBS = {
     tokenizer.MERGES: _Stub(lambda held: (_ARRAY, (_STRING,), len(held.triples)), _merges),
     tokenizer.TEMPLATE: _Stub(lambda _: (_STRING, (_STRING,), 1), _template),
 }
-
-
-def all_tokens(held: TokenizerTable) -> list[bytes]:
-    """The bytes of every token, by id.
-
-    Raises:
-        FormatError: The offsets do not cut the blob into tokens (`tokenizer.offsets`).
-    """
-    blob, offsets = bytes(held.vocab_blob), held.offsets.tolist()
-    if offsets[0] != 0 or offsets[-1] != len(blob) or any(start > end for start, end in pairwise(offsets)):
-        raise FormatError(
-            f"offsets do not rise from 0 to {len(blob)}",
-            code="tokenizer.offsets",
-            section=tokenizer.SECTION,
-            field="offsets",
-        )
-    return [blob[start:end] for start, end in pairwise(offsets)]
 
 
 def _packed(strings: Iterable[bytes]) -> bytes:

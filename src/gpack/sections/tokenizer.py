@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,19 @@ class TokenizerTable:
         if not 0 <= token_id < len(self):
             raise IndexError(f"there are {len(self)} tokens, there is no token {token_id}")
         return bytes(self.vocab_blob[self.offsets[token_id] : self.offsets[token_id + 1]])
+
+    def tokens(self) -> list[bytes]:
+        """The bytes of every token, by id; together they are the blob.
+
+        Raises:
+            FormatError: The offsets do not cut the blob into tokens (`tokenizer.offsets`).
+        """
+        blob, offsets = bytes(self.vocab_blob), self.offsets
+        if offsets[0] != 0 or offsets[-1] != len(blob) or (offsets[1:] < offsets[:-1]).any():
+            raise FormatError(
+                f"offsets do not rise from 0 to {len(blob)}", code="tokenizer.offsets", section=SECTION, field="offsets"
+            )
+        return [blob[start:end] for start, end in pairwise(offsets.tolist())]
 
 
 @dataclass(frozen=True)

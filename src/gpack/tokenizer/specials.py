@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from .finding import TokenSet, find_tokens
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from ..sections.gbt import GbtView
 
@@ -90,8 +92,8 @@ class Specials:
         self._set_user_defined = user_defined
         self._by_name = by_name
         self._ids = view.special_tokens if view.special_tokens is not None else memoryview(b"")
-        self._all: _Finder | None = None
-        self._user_defined: _Finder | None = None
+        self._all: TokenSet | None = None
+        self._user_defined: TokenSet | None = None
         self._controls: frozenset[int] | None = None
         self._shortest = len(view.token(view.checked(self._ids[-1], "special_tokens"))) if len(self._ids) else 0
 
@@ -111,16 +113,12 @@ class Specials:
         # A text that has fewer bytes than the shortest token needs no search.
         if not shortest or (4 * len(text) < shortest or (text.isascii() and len(text) < shortest)):
             return (text,)
+        tokens = self._tokens(parse_special)
         if mask is None or not parse_special:
-            return self._finder(parse_special).partition(text)
-        types, marks = self._view.token_types, mask
-
-        def allowed(at: int, end: int, token_id: int) -> bool:
-            if 0 not in marks[at:end] or token_id in self._set_user_defined:
-                return True
-            return types[token_id] == USER_DEFINED and not self.is_control(token_id)
-
-        return self._finder(parse_special).partition(text, allowed)
+            found = find_tokens(text, ((tokens, None),))
+        else:
+            found = find_tokens(text, ((self._tokens(False), None), (tokens, mask)))
+        return _pieces(text, found)
 
     def is_control(self, token_id: int) -> bool:
         """Whether a token is left out where special tokens are skipped: a control token or the unknown one."""
@@ -139,76 +137,30 @@ class Specials:
         found = (self._view.find(name) for name in CONTROL_NAMES)
         return (token_id for token_id in found if token_id >= 0)
 
-    def _finder(self, parse_special: bool) -> _Finder:
+    def _tokens(self, parse_special: bool) -> TokenSet:
         if parse_special:
             if self._all is None:
-                ids = {*self._listed(), *(self._named() if self._by_name else ())}
-                self._all = _Finder((self._view.token(token_id), token_id) for token_id in ids)
+                self._all = TokenSet(self._view.tokens({*self._listed(), *(self._named() if self._by_name else ())}))
             return self._all
         if self._user_defined is None:
             types, sure = self._view.token_types, self._set_user_defined
             hidden = CONTROL_NAMES if self._by_name else ()
-            chosen = (i for i in self._listed() if types[i] == USER_DEFINED or i in sure)
-            tokens = ((self._view.token(token_id), token_id) for token_id in chosen)
-            self._user_defined = _Finder(item for item in tokens if item[0] not in hidden or item[1] in sure)
+            chosen = {i for i in self._listed() if types[i] == USER_DEFINED or i in sure}
+            tokens = self._view.tokens(chosen)
+            self._user_defined = TokenSet(item for item in tokens if item[0] not in hidden or item[1] in sure)
         return self._user_defined
 
     def _listed(self) -> Iterator[int]:
         return (self._view.checked(token_id, "special_tokens") for token_id in self._ids)
 
 
-class _Finder:
-    """Finds some tokens' texts: all that share their first characters are looked for at once."""
-
-    def __init__(self, tokens: Iterable[tuple[bytes, int]]) -> None:
-        self._tokens: dict[str, tuple[int, int]] = {}
-        for order, (token, token_id) in enumerate(sorted(tokens, key=lambda item: (-len(item[0]), item[1]))):
-            try:
-                if token:
-                    self._tokens.setdefault(token.decode(), (order, token_id))
-            except UnicodeDecodeError:
-                continue  # no text holds it
-        lengths: dict[str, set[int]] = {}
-        for text in self._tokens:
-            lengths.setdefault(text[:2], set()).add(len(text))
-        self._groups = {prefix: sorted(found, reverse=True) for prefix, found in lengths.items()}
-
-    def partition(self, text: str, allowed: Callable[[int, int, int], bool] | None = None) -> Iterator[str | int]:
-        """The text in order, pieces and ids; of the tokens, those count that are allowed by start, end and id."""
-        start = 0
-        for at, end, token_id in self._chosen(text, allowed):
-            if at > start:
-                yield text[start:at]
-            yield token_id
-            start = end
-        if start < len(text):
-            yield text[start:]
-
-    def _chosen(self, text: str, allowed: Callable[[int, int, int], bool] | None) -> list[tuple[int, int, int]]:
-        """Start, end and id of the tokens that count, by place: none overlaps one that comes before it in order."""
-        found = self._candidates(text)
-        if allowed is not None:
-            found = [item for item in found if allowed(*item[1:])]
-        if len(found) < 2:
-            return [(at, end, token_id) for _, at, end, token_id in found]
-        taken = bytearray(len(text))
-        chosen = []
-        for _, at, end, token_id in sorted(found):
-            if 1 not in taken[at:end]:
-                taken[at:end] = b"\1" * (end - at)
-                chosen.append((at, end, token_id))
-        chosen.sort()
-        return chosen
-
-    def _candidates(self, text: str) -> list[tuple[int, int, int, int]]:
-        tokens, found = self._tokens, []
-        for prefix, lengths in self._groups.items():
-            at = text.find(prefix)
-            while at >= 0:
-                for length in lengths:
-                    piece = text[at : at + length]
-                    known = tokens.get(piece) if len(piece) == length else None
-                    if known is not None:
-                        found.append((known[0], at, at + length, known[1]))
-                at = text.find(prefix, at + 1)
-        return found
+def _pieces(text: str, found: Iterable[tuple[int, int, int]]) -> Iterator[str | int]:
+    """The text in order, pieces and ids."""
+    start = 0
+    for at, end, token_id in found:
+        if at > start:
+            yield text[start:at]
+        yield token_id
+        start = end
+    if start < len(text):
+        yield text[start:]

@@ -78,8 +78,7 @@ class SpmEncoder:
         self._unknown_id = unknown_id
         self._scores: list[float] = values
         self._types: bytes = table.token_types.tobytes()
-        blob, offsets = bytes(table.vocab_blob), table.offsets.tolist()
-        self._tokens = [blob[start:end] for start, end in pairwise(offsets)]
+        self._tokens = table.tokens()
         self._ids, self._byte_ids = self._lookup()
         # Characters that stand before a space within some token: a text is not cut between them and a space.
         joined = _SEPARATOR.join(self._ids)
