@@ -50,6 +50,7 @@ from .vectors import (
     max16,
     most16,
     mul16,
+    prefetch,
     splat16,
     store16,
     sub16,
@@ -95,6 +96,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     block, part_positions, rows_at_once, lanes = BLOCK_POSITIONS, PART_POSITIONS, PRODUCT_ROWS, LANES
     rows_together, split_rows = ATTENTION_ROWS, SPLIT_ROWS
     type_word = STEP_TYPES + 4 * CACHE_TYPES.index(kind)
+    page, near = 4096, 256  # bytes: what is asked for of each page of the next block
     plain = njit(error_model="numpy", fastmath=False)
 
     def multiply_of(n_rows: int) -> Any:
@@ -275,23 +277,32 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
 
     @plain
     def over_part(
-        args: Any, table: Any, queries: Any, parts: Any, kv: Any, position: Any, n_rows: Any, begin: Any, end: Any
+        args: Any,
+        table: Any,
+        queries: Any,
+        sums_at: Any,
+        work: Any,
+        kv: Any,
+        position: Any,
+        n_rows: Any,
+        begin: Any,
+        end: Any,
     ) -> None:
         """Rows of one key/value head over the positions begin..end, which one part holds: their sums and weights.
 
-        `position` is that of the first row. At `parts` are the sums, the largest scores, the weights, and memory for
-        scores, keys and values.
+        `position` is that of the first row. At `sums_at` are the sums, the largest scores and the weights, at `work`
+        is memory for scores, keys and values.
         """
         padded, head_dim, window = args[PADDED], args[HEAD_DIM], args[WINDOW]
         group = args[N_HEAD] // args[N_HEAD_KV]
         row_bytes = padded * 4
         n_padded, each = padded_rows(n_rows)
-        most = parts + n_padded * row_bytes
+        most = sums_at + n_padded * row_bytes
         weights = most + each
-        scores = weights + each
+        scores = work
         keys = scores + rows_at_once * block * 4
         values = keys + block * row_bytes
-        for at in range(parts, most, 64):
+        for at in range(sums_at, most, 64):
             store16(at, splat16(_ZERO))
         for row in range(n_padded):
             floats(most)[row], floats(weights)[row] = _LOWEST, _ZERO
@@ -305,6 +316,13 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             held = longs(table)[start // block]
             k_at, k_tile = held + args[KEYS] + kv * args[HEAD_BYTES], tile_bytes
             v_at, v_row = held + args[VALUES] + kv * args[HEAD_BYTES], value_bytes
+            if start + block < end:
+                # The processor looks ahead within pages only.
+                after = longs(table)[start // block + 1] + kv * args[HEAD_BYTES]
+                for at in range(0, args[HEAD_BYTES], page):
+                    for line in range(0, near, 64):
+                        prefetch(after + args[KEYS] + at + line)
+                        prefetch(after + args[VALUES] + at + line)
             if not direct:
                 skipped = max(0, begin - start)
                 for tile in range(skipped // lanes, (n + lanes - 1) // lanes):
@@ -343,7 +361,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     last = min(n, at + 1 - start)
                     if row + i < n_rows and first < last:
                         row_at = row + i
-                        sums = parts + row_at * row_bytes
+                        sums = sums_at + row_at * row_bytes
                         mine = scores + i * block * 4
                         soften(mine, first, last, sums, padded, most + row_at * 4, weights + row_at * 4)
                         # What not all rows of the product see is added row by row.
@@ -365,7 +383,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         v_at + common * v_row,
                         v_row,
                         lanes * size,
-                        parts + row * row_bytes,
+                        sums_at + row * row_bytes,
                         row_bytes,
                         shared - common,
                         padded // lanes,
@@ -380,7 +398,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                                 v_at,
                                 v_row,
                                 lanes * size,
-                                parts + (row + i) * row_bytes,
+                                sums_at + (row + i) * row_bytes,
                                 padded,
                                 shared,
                                 last,
@@ -416,54 +434,60 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         padded, head_dim, group = args[PADDED], args[HEAD_DIM], args[N_HEAD] // args[N_HEAD_KV]
         row_bytes, n_rows = padded * 4, n * group
         n_padded, each = padded_rows(n_rows)
-        parts = scratch + n_padded * row_bytes
-        part_most = parts + n_padded * row_bytes
+        sums = scratch + n_padded * row_bytes
+        most = sums + n_padded * row_bytes
+        weights = most + each
+        part_sums = weights + each
+        part_most = part_sums + n_padded * row_bytes
         part_weights = part_most + each
+        work = part_weights + each
         position, row_at = segment[SEGMENT_POSITION] + token, segment[SEGMENT_ROW] + token
         load_queries(args, row_at, kv, scratch, n_rows)
         oldest, end = oldest_of(args, position), position + n
         number, stop = oldest // part_positions, (end - 1) // part_positions + 1
-        # The sums of all parts are put beyond what `over_part` uses.
-        sums = part_weights + each + (rows_at_once * block + 2 * block * padded) * 4
-        most = sums + n_padded * row_bytes
-        weights = most + each
+        # The first part is worked out where the sums of all will be, if it is the first to all rows.
+        in_place = oldest_of(args, end - 1) // part_positions if only < 0 else -1
         if only >= 0:
             number = first_part + only
             stop = number + 1
+        elif in_place != number:
+            in_place = -1
         while number < stop:
             first_seen, behind = number * part_positions, (number + 1) * part_positions
             over_part(
                 args,
                 segment[args[TABLE]],
                 scratch,
-                parts,
+                sums if number == in_place else part_sums,
+                work,
                 kv,
                 position,
                 n_rows,
                 max(oldest, first_seen),
                 min(end, behind),
             )
-            for row in range(n_rows):
-                if only >= 0:
+            if only >= 0:
+                for row in range(n_rows):
                     target = kept(args, state, segment, only, token + row // group, kv)
                     for at in range(0, row_bytes, 64):
-                        store16(target + row % group * row_bytes + at, load16(parts + row * row_bytes + at))
+                        store16(target + row % group * row_bytes + at, load16(part_sums + row * row_bytes + at))
                     rest = floats(target + group * row_bytes)
                     rest[row % group], rest[group + row % group] = floats(part_most)[row], floats(part_weights)[row]
-                    continue
-                at = position + row // group
-                first = oldest_of(args, at)
-                if first_seen <= at and first < behind:
-                    fold(
-                        number == first // part_positions,
-                        sums + row * row_bytes,
-                        most + row * 4,
-                        weights + row * 4,
-                        parts + row * row_bytes,
-                        part_most + row * 4,
-                        part_weights + row * 4,
-                        padded,
-                    )
+            elif number != in_place:
+                for at in range(max(position, first_seen), end):
+                    first = oldest_of(args, at)
+                    if first < behind:
+                        for row in range((at - position) * group, (at - position + 1) * group):
+                            fold(
+                                number == first // part_positions,
+                                sums + row * row_bytes,
+                                most + row * 4,
+                                weights + row * 4,
+                                part_sums + row * row_bytes,
+                                part_most + row * 4,
+                                part_weights + row * 4,
+                                padded,
+                            )
             number += 1
         if only < 0:
             for row in range(n_rows):
