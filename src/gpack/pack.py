@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from . import errors
-from .container.held import HoldsFile
+from .container.place import Place
 from .container.reader import Container
 from .container.structure import check_path
 from .generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
@@ -59,30 +59,6 @@ def open(  # noqa: A001 - gpack.open
     if expert_dir is not None:
         check_path(expert_dir, "expert_dir")
     return Pack(Container.open(path, verify_all_hashes=verify_all_hashes, io=io), expert_dir=expert_dir, io=io)
-
-
-class Place(HoldsFile):
-    """Where a tensor's bytes are.
-
-    Attributes:
-        path, descriptor: The file: the pack, or a shard of external experts.
-        offset: First byte in that file.
-        runs, length, stride: So many runs of so many bytes, so far apart: one run, or one to an expert.
-    """
-
-    __slots__ = ("descriptor", "length", "offset", "path", "runs", "shard", "stride")
-
-    def __init__(
-        self, path: str, descriptor: int, offset: int, runs: int, length: int, stride: int, shard: ShardFile | None
-    ) -> None:
-        self.path, self.descriptor, self.offset = path, descriptor, offset
-        self.runs, self.length, self.stride = runs, length, stride
-        self.shard = shard
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first to the last."""
-        return (self.runs - 1) * self.stride + self.length
 
 
 class Pack:
@@ -180,8 +156,7 @@ class Pack:
         from .tensor import Tensor
 
         row = self.info(name)
-        place = self.place_of(name, row)
-        file = self.container if place.shard is None else place.shard
+        place, file = self._locate(name, row)
         data = file.span(place.offset, place.span)
         stride = place.stride if row.role != ExpertRole.NONE else None
         if row.flags & TensorFlags.CODE_PLANES:
@@ -203,21 +178,27 @@ class Pack:
 
     def place_of(self, name: str, row: TensorIndexRowV1) -> Place:
         """As `place`, of a tensor whose row is known."""
+        return self._locate(name, row)[0]
+
+    def _locate(self, name: str, row: TensorIndexRowV1) -> tuple[Place, Container | ShardFile]:
+        """Where a tensor's bytes are, and the open file that holds them."""
         self._check_row(name, row)
         layout = self._layout_row(row)
         # An empty tensor may claim any number of experts, so it is one run of nothing.
         runs = row.dims[2] if layout is not None and row.byte_size else 1
         length = row.byte_size // runs
         if row.flags & TensorFlags.EXTERNAL:
-            return self._external_place(name, row, layout, runs, length)
+            return self._locate_external(name, row, layout, runs, length)
         entry = self.container.entry(row.home)
         stride = length if layout is None else int(layout.stride)
         self._check_place(name, runs, length, stride, row.offset, entry.size)
-        return Place(
-            self.container.path, self.container.descriptor, entry.offset + row.offset, runs, length, stride, None
-        )
+        path, descriptor = self.container.path, self.container.descriptor
+        place = Place(path, descriptor, entry.offset + row.offset, length, runs=runs, stride=stride)
+        return place, self.container
 
-    def _external_place(self, name: str, row: TensorIndexRowV1, layout: Any, runs: int, length: int) -> Place:
+    def _locate_external(
+        self, name: str, row: TensorIndexRowV1, layout: Any, runs: int, length: int
+    ) -> tuple[Place, ShardFile]:
         """The columns of a layer's matrix; of a fused one those of its gate, which the up half follows at once."""
         first = "up" if row.role == ExpertRole.UP else "down" if row.role == ExpertRole.DOWN else "gate"
         if (
@@ -235,7 +216,7 @@ class Pack:
         shard = self.shards.file(getattr(layout, f"{first}_shard"))
         stride = getattr(layout, f"{first}_stride")
         self._check_place(name, runs, length, stride, row.offset, shard.row.file_size)
-        return Place(shard.path, shard.descriptor, row.offset, runs, length, stride, shard)
+        return Place(shard.path, shard.descriptor, row.offset, length, runs=runs, stride=stride), shard
 
     def _check_place(self, name: str, runs: int, length: int, stride: int, offset: int, size: int) -> None:
         end = offset + (runs - 1) * stride + length

@@ -21,7 +21,8 @@ from gpack import errors
 from gpack.conformance.parts import Parts
 from gpack.conformance.recipes import bases as packs
 from gpack.container import atomic, temporary
-from gpack.container.payload import Copy, Zeros
+from gpack.container.payload import Zeros
+from gpack.container.place import Place
 from gpack.container.reader import Container
 from gpack.container.writer import GPackBuilder
 from gpack.generated.constants import SectionKind
@@ -107,8 +108,8 @@ def test_pieces_of_all_kinds(tmp_path: Path) -> None:
         3 * len(data) + 100,
         data,
         Zeros(60),
-        Copy(descriptor, 0, len(data), path),
-        Copy(descriptor, 256, 0, path),
+        Place(path, descriptor, 0, len(data)),
+        Place(path, descriptor, 256, 0),
         Zeros(40),
         memoryview(data),
         b"",
@@ -151,7 +152,7 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     tracemalloc.start()
     try:
-        builder(x=Segments(size, Copy(descriptor, 0, size, path))).build(tmp_path / "a.gpack")
+        builder(x=Segments(size, Place(path, descriptor, 0, size))).build(tmp_path / "a.gpack")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -173,7 +174,7 @@ def fails(code: int) -> Callable[..., int]:
 def test_a_short_source(output: Path, tmp_path: Path) -> None:
     descriptor, path = source(tmp_path, b"short")
     with pytest.raises(errors.PathError) as caught:
-        builder(x=Segments(6, Copy(descriptor, 0, 6, path))).build(output)
+        builder(x=Segments(6, Place(path, descriptor, 0, 6))).build(output)
     os.close(descriptor)
     assert (caught.value.code, caught.value.path) == ("io.short_read", str(path))
     assert untouched(output)
@@ -182,7 +183,7 @@ def test_a_short_source(output: Path, tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_read(output: Path, tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(errors.PathError) as caught:
-        builder(x=Segments(6, Copy(folder, 0, 6, tmp_path))).build(output)
+        builder(x=Segments(6, Place(tmp_path, folder, 0, 6))).build(output)
     os.close(folder)
     assert caught.value.code in ("io.not_a_file", "io.read")
     assert untouched(output)

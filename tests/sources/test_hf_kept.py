@@ -20,6 +20,7 @@ from hf_maker import (
 )
 
 import gpack
+from gpack.container.payload import Block
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
 from gpack.errors import FormatError
@@ -27,7 +28,6 @@ from gpack.generated.constants import GgmlType
 from gpack.sources.files import SourceFile
 from gpack.sources.hf_narrowing import keep_wide
 from gpack.sources.hf_tensor import HfTensor, minus_exp
-from gpack.sources.hf_translate import InMemory
 from gpack.sources.safetensors import StoredTensor
 
 TINY = {"enc.w": f32(np.ones((8, 8)))}
@@ -267,7 +267,7 @@ def test_an_exponential_beyond_f32(tmp_path: Path) -> None:
         with SourceFile(__file__) as file:
             source = StoredTensor("A_log", GgmlType.F32, (2,), file, 0, 8)
             tensor = HfTensor(
-                "blk.0.ssm_a", GgmlType.F32, (2,), (InMemory(data),), GgmlType.F32, (source,), value=minus_exp
+                "blk.0.ssm_a", GgmlType.F32, (2,), (Block(data),), GgmlType.F32, (source,), value=minus_exp
             )
             (made,), reasons = keep_wide([tensor])
         assert made.name == kept_name

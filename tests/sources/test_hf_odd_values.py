@@ -125,7 +125,7 @@ def llama_folder(folder: Path) -> Path:
 def attempt(folder: Path) -> None:
     with suppress(FormatError, UnsupportedError), HfSource.open(folder) as source:
         for tensor in source.tensors:
-            assert source.range_of(tensor).length == tensor.byte_size
+            assert source.range_of(tensor).size == tensor.byte_size
         Plan(source).builder.layout()
 
 

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..container.place import Place
 from ..generated.constants import SectionKind
 from ..generated.structs import Record
 from .contents import compare_assets, compare_manifests, compare_metadata, compare_tokenizers
 from .opened import Key, Opened
 from .result import ADDED, CHANGED, REMOVED, Diff
-from .streams import compare_ranges
+from .streams import compare_places
 from .tensors import BLOBS, compare_tensors
 
 # What a difference in a section means, by the part that it was told under.
@@ -121,15 +122,17 @@ def _compare_sections(found: Diff, left: Opened, right: Opened, equal: set[Key],
             continue
         if not compare_bytes and (key in equal or _MEANINGS.get(key[0]) in parts):
             continue
-        sides = ((file.descriptor, entry.offset, file.path) for file, entry in ((left, one), (right, other)))
-        apart = compare_ranges(next(sides), next(sides), min(one.size, other.size))
+        apart = compare_places(_place(left, one.offset, one.size), _place(right, other.offset, other.size))
         if apart.count or one.size != other.size:
             found.add("section", key[1], CHANGED, detail={**apart.detail(), "sizes": [one.size, other.size]})
 
 
 def _compare_files(found: Diff, left: Opened, right: Opened) -> None:
     """Every byte, also those between sections and after the end."""
-    length = min(left.size, right.size)
-    apart = compare_ranges((left.descriptor, 0, left.path), (right.descriptor, 0, right.path), length)
+    apart = compare_places(_place(left, 0, left.size), _place(right, 0, right.size))
     if apart.count or left.size != right.size:
         found.add("bytes", "file", CHANGED, detail={**apart.detail(), "sizes": [left.size, right.size]})
+
+
+def _place(file: Opened, offset: int, size: int) -> Place:
+    return Place(file.path, file.descriptor, offset, size)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..container.place import Place
 from ..container.reader import Container
 from ..container.report import Report
 from ..container.structure import Structure, open_file, read_at, read_structure, section_name
 from ..errors import BoundsError, UsageError
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
-from ..pack import Pack, Place
+from ..pack import Pack
 
 Key = tuple[int, str]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..container.place import Place
 from ..container.structure import read_at
 from ..generated.constants import GgmlType
-from ..pack import Place
 from ..quants import dequantize
 
 CHUNK = 4 << 20  # bytes of each file at a time; a multiple of every scalar type's size
@@ -71,52 +70,24 @@ def _values(data: Bytes, ggml_type: int) -> npt.NDArray[Any]:
     return data.view("<f8") if ggml_type == GgmlType.F64 else dequantize(data, ggml_type)
 
 
-def compare_ranges(
-    left: tuple[int, int, object], right: tuple[int, int, object], length: int, ggml_type: int | None = None
-) -> Apart:
-    """Compares two ranges of files: (descriptor, offset, path).
+def compare_places(left: Place, right: Place, ggml_type: int | None = None) -> Apart:
+    """Compares the bytes of two places, as far as both go; their runs may be cut in different ways.
+
+    Args:
+        ggml_type: Type of the values, where the bytes are those of tensors.
 
     Raises:
         PathError: A read failed.
     """
     apart = Apart()
-    for at in range(0, length, CHUNK):
-        count = min(CHUNK, length - at)
-        apart.add(_read(*left, at, count), _read(*right, at, count), ggml_type)
-    return apart
-
-
-def compare_places(left: Place, right: Place, ggml_type: int) -> Apart:
-    """Compares the bytes of two tensors of one type and shape, wherever they lie.
-
-    Raises:
-        PathError: A read failed.
-    """
-    apart = Apart()
-    for (one, at), (other, place), count in _steps(left, right):
-        apart.add(
-            _read(one.descriptor, at, one.path, 0, count),
-            _read(other.descriptor, place, other.path, 0, count),
-            ggml_type,
-        )
-    return apart
-
-
-def _steps(left: Place, right: Place) -> Iterator[tuple[tuple[Place, int], tuple[Place, int], int]]:
-    """The ranges of both files that hold the same part of a tensor: a run at most."""
-    total = min(left.runs * left.length, right.runs * right.length)
-    at = 0
-    while at < total:
-        spans = []
-        places = []
-        for place in (left, right):
-            run, inside = divmod(at, place.length)
-            spans.append(place.length - inside)
-            places.append((place, place.offset + run * place.stride + inside))
-        count = min(CHUNK, *spans)
-        yield places[0], places[1], count
+    end, at = min(left.size, right.size), 0
+    while at < end:
+        one, other = next(left.part(at, end - at)), next(right.part(at, end - at))
+        count = min(CHUNK, one.length, other.length)
+        apart.add(_read(one, count), _read(other, count), ggml_type)
         at += count
+    return apart
 
 
-def _read(descriptor: int, offset: int, path: object, at: int, count: int) -> Bytes:
-    return np.frombuffer(read_at(descriptor, offset + at, count, path), np.uint8)
+def _read(place: Place, count: int) -> Bytes:
+    return np.frombuffer(read_at(place.descriptor, place.offset, count, place.path), np.uint8)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from ..container.payload import Range, Segment
+from ..container.payload import Range
 from ..convert.external import ExternalFiles
 from ..convert.plan import Plan
 from ..errors import UsageError
@@ -42,22 +42,6 @@ GGUF_VERSION, GGUF_ALIGNMENT = 3, 32  # what a pack says of a source that was th
 
 
 @dataclass(frozen=True)
-class Held:
-    """A range of bytes in memory."""
-
-    data: bytes
-
-    @property
-    def length(self) -> int:
-        """Bytes."""
-        return len(self.data)
-
-    def part(self, offset: int, length: int) -> Iterator[Segment]:
-        """A shorter range."""
-        yield self.data[offset : offset + length]
-
-
-@dataclass(frozen=True)
 class MemoryTensor:
     """A tensor of a model in memory.
 
@@ -76,7 +60,7 @@ class MemoryTensor:
     @property
     def byte_size(self) -> int:
         """Bytes of its data."""
-        return self.source.length
+        return self.source.size
 
 
 @dataclass

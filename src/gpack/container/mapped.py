@@ -17,6 +17,44 @@ if TYPE_CHECKING:
 IO_MODES = ("auto", "mmap", "read")
 
 
+def check_uncut(descriptor: int, size: int, path: object) -> None:
+    """Makes sure that a file still has its bytes: touching lost pages of a map would end the process.
+
+    Args:
+        size: Bytes when the file was opened.
+
+    Raises:
+        PathError: `io.short_read`: it was cut since.
+    """
+    found = os.fstat(descriptor).st_size
+    if found < size:
+        raise errors.PathError(
+            f"the file was cut to {found} bytes while it was in use, it had {size}",
+            code="io.short_read",
+            path=path,
+            hint="do not change a file while it is used",
+        )
+
+
+def map_range(descriptor: int, offset: int, length: int, path: object) -> mmap.mmap:
+    """Maps bytes of a file, read-only.
+
+    Args:
+        offset: A multiple of `mmap.ALLOCATIONGRANULARITY`.
+
+    Raises:
+        PathError: `io.mmap`: the file system refuses.
+    """
+    import mmap
+
+    try:
+        return mmap.mmap(descriptor, length, access=mmap.ACCESS_READ, offset=offset)
+    except (OSError, ValueError) as error:
+        raise errors.PathError(
+            f"the file cannot be mapped: {error}", code="io.mmap", path=path, hint="copy it to a local disk"
+        ) from error
+
+
 class MappedFile:
     """The map of a file, made when it is first needed.
 
@@ -28,7 +66,7 @@ class MappedFile:
 
     __slots__ = ("_map", "io", "path", "size")
 
-    def __init__(self, path: str, size: int, io: str) -> None:
+    def __init__(self, path: object, size: int, io: str) -> None:
         """Touches nothing.
 
         Raises:
@@ -62,29 +100,11 @@ class MappedFile:
         """The mapped file.
 
         Raises:
-            PathError: The file system refuses to map the file, or it was cut since it was opened: touching lost pages
-                of a map would end the process.
+            PathError: `io.mmap`: the file system refuses; `io.short_read`: the file was cut since it was opened.
         """
-        size = os.fstat(descriptor).st_size
-        if size < self.size:
-            raise errors.PathError(
-                f"the file was cut to {size} bytes while it was in use, it had {self.size}",
-                code="io.short_read",
-                path=self.path,
-                hint="do not change a file while it is used",
-            )
+        check_uncut(descriptor, self.size, self.path)
         if self._map is None:
-            import mmap
-
-            try:
-                self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise errors.PathError(
-                    f"the file cannot be mapped: {error}",
-                    code="io.mmap",
-                    path=self.path,
-                    hint="copy it to a local disk",
-                ) from error
+            self._map = map_range(descriptor, 0, self.size, self.path)
         return self._map
 
     def close(self) -> None:

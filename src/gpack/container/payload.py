@@ -10,72 +10,21 @@ from itertools import accumulate
 from typing import Protocol
 
 from .. import errors
-from .held import HoldsFile
+from .place import Place, check_part
 from .streaming import CHUNK, read_into
 
 _ZEROS = bytes(CHUNK)
 
 
 class Range(Protocol):
-    """A run of bytes whose length is known and whose parts can be asked for in any order."""
+    """Bytes whose number is known and whose parts can be asked for in any order; a `Place` is one."""
 
     @property
-    def length(self) -> int:
+    def size(self) -> int:
         """Bytes."""
 
     def part(self, offset: int, length: int) -> Iterator[Segment]:
         """The segments of `length` bytes from byte `offset` on."""
-
-
-@dataclass(frozen=True)
-class Copy(HoldsFile):
-    """A range of an open file, to be copied into the container.
-
-    Attributes:
-        descriptor: Open for reading.
-        path: For messages.
-    """
-
-    descriptor: int
-    offset: int
-    length: int
-    path: object
-
-    def part(self, offset: int, length: int) -> Iterator[Segment]:
-        """A shorter range of the same file."""
-        _check_part(self, offset, length)
-        yield Copy(self.descriptor, self.offset + offset, length, self.path)
-
-
-@dataclass(frozen=True)
-class Strided(HoldsFile):
-    """Runs of one length in an open file, at equal distances.
-
-    Attributes:
-        runs, run_bytes, stride: So many runs of so many bytes, so far apart.
-    """
-
-    descriptor: int
-    offset: int
-    runs: int
-    run_bytes: int
-    stride: int
-    path: object
-
-    @property
-    def length(self) -> int:
-        """Bytes of all runs."""
-        return self.runs * self.run_bytes
-
-    def part(self, offset: int, length: int) -> Iterator[Segment]:
-        """The ranges of those runs that the part touches."""
-        _check_part(self, offset, length)
-        while length:
-            run, inside = divmod(offset, self.run_bytes)
-            count = min(length, self.run_bytes - inside)
-            yield Copy(self.descriptor, self.offset + run * self.stride + inside, count, self.path)
-            offset += count
-            length -= count
 
 
 @dataclass(frozen=True)
@@ -87,21 +36,21 @@ class Joined:
     @cached_property
     def _ends(self) -> list[int]:
         """Where each range ends."""
-        return list(accumulate(inner.length for inner in self.ranges))
+        return list(accumulate(inner.size for inner in self.ranges))
 
     @property
-    def length(self) -> int:
+    def size(self) -> int:
         """Bytes of all."""
         return self._ends[-1] if self._ends else 0
 
     def part(self, offset: int, length: int) -> Iterator[Segment]:
         """The segments of those ranges that the part touches."""
-        _check_part(self, offset, length)
+        check_part(self.size, offset, length)
         index = bisect_right(self._ends, offset)
         end = offset + length
         while offset < end:
             inner = self.ranges[index]
-            start = self._ends[index] - inner.length
+            start = self._ends[index] - inner.size
             take = min(end, self._ends[index]) - offset
             if take:
                 yield from inner.part(offset - start, take)
@@ -126,13 +75,13 @@ class Computed:
     batch_bytes: int = CHUNK
 
     @property
-    def length(self) -> int:
+    def size(self) -> int:
         """Bytes."""
         return self.rows * self.row_bytes
 
     def part(self, offset: int, length: int) -> Iterator[Segment]:
         """The bytes, batch by batch; a part need not begin or end with a row."""
-        _check_part(self, offset, length)
+        check_part(self.size, offset, length)
         if not length:
             return
         batch = max(self.batch_bytes // self.row_bytes, 1)
@@ -155,12 +104,12 @@ class Zeros:
     length: int
 
 
-Segment = bytes | memoryview | Copy | Zeros
+Segment = bytes | memoryview | Place | Zeros
 
 
 def whole(source: Range) -> Iterator[Segment]:
     """All segments of a range."""
-    return source.part(0, source.length)
+    return source.part(0, source.size)
 
 
 def read_part(source: Range, offset: int, length: int) -> bytearray:
@@ -172,11 +121,6 @@ def read_part(source: Range, offset: int, length: int) -> bytearray:
             take.fill(view[at : at + take.length], 0)
             at += take.length
     return made
-
-
-def _check_part(source: Range, offset: int, length: int) -> None:
-    if offset < 0 or length < 0 or offset + length > source.length:
-        raise errors.InternalError(f"{length} bytes from {offset} on, of {source.length}", code="internal")
 
 
 class Payload(Protocol):
@@ -192,7 +136,7 @@ class Payload(Protocol):
 
 @dataclass(frozen=True)
 class Block:
-    """A payload that lies in memory."""
+    """Bytes in memory: a `Payload` and a `Range`."""
 
     data: bytes | memoryview
 
@@ -204,6 +148,11 @@ class Block:
     def segments(self) -> Iterator[Segment]:
         """The bytes, in one segment."""
         yield self.data
+
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
+        """The bytes of a part, in one segment."""
+        check_part(self.size, offset, length)
+        yield self.data[offset : offset + length]
 
 
 def gather_chunks(segments: Iterator[Segment], lend: Callable[[], memoryview]) -> Iterator[tuple[memoryview, int]]:
@@ -239,12 +188,13 @@ def _split(segment: Segment) -> Iterator[_Source]:
             view[:] = _ZEROS[: len(view)]
 
         yield _Source(segment.length, fill_zeros)
-    elif isinstance(segment, Copy):
+    elif isinstance(segment, Place):
+        for run in segment.part(0, segment.size):
 
-        def fill_copy(view: memoryview, done: int) -> None:
-            read_into(segment.descriptor, segment.offset + done, view, segment.path)
+            def fill_run(view: memoryview, done: int, run: Place = run) -> None:
+                read_into(run.descriptor, run.offset + done, view, run.path)
 
-        yield _Source(segment.length, fill_copy)
+            yield _Source(run.length, fill_run)
     else:
         data = memoryview(segment).cast("B")
 

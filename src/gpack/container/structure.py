@@ -12,6 +12,7 @@ from .. import errors
 from ..generated import constants as c
 from ..generated.gguf.constants import GGUF_MAGIC
 from ..generated.rules import (
+    align_up,
     check_gpack_footer_v1,
     check_gpack_header_v1,
     check_gpack_section_entry_v1,
@@ -314,12 +315,12 @@ def _check_order(found: Structure, report: Report) -> None:
             entry_fault(found, report, "section.order", index, "kind", message)
         previous = rank
         if entry.alignment > 0:
-            least = -(-end // entry.alignment) * entry.alignment
+            least = align_up(end, entry.alignment)
             if entry.offset != least:
                 message = f"{section_name(entry)} starts at {entry.offset}, and could at {least}."
                 entry_fault(found, report, "section.gap", index, "offset", message)
         end = entry.offset + entry.size
-    least = -(-end // c.CACHE_LINE) * c.CACHE_LINE
+    least = align_up(end, c.CACHE_LINE)
     if header.section_table_offset != least:
         message = f"The directory starts at {header.section_table_offset}, and could at {least}."
         report.add("section.gap", "header", "section_table_offset", header.OFFSETS["section_table_offset"], message)

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import errors
 from ..generated import constants as c
+from ..generated.rules import align_up
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .atomic import AtomicFile
 from .manifest import canonical, schema_faults, section_record
@@ -240,17 +241,17 @@ class Layout:
         entries = [builder._sections[kind].entry() for kind in sorted(builder._sections)]
         end = GPackHeaderV1.SIZE
         for entry in entries:
-            entry.offset = _align(end, entry.alignment)
+            entry.offset = align_up(end, entry.alignment)
             end = entry.offset + entry.size
         made = cls(entries, _flags(builder._sections), 0, 0)
         # Digests are 64 hex digits whatever they say, so zeros give the right size.
         size = len(canonical(made.manifest(builder)))
         own = PlannedSection(MANIFEST, Block(bytes(size)), 1).entry()
-        own.offset = _align(end, own.alignment)
+        own.offset = align_up(end, own.alignment)
         entries.append(own)
-        made.section_table_offset = _align(own.offset + size, c.CACHE_LINE)
+        made.section_table_offset = align_up(own.offset + size, c.CACHE_LINE)
         table_end = made.section_table_offset + len(entries) * GPackSectionEntryV1.SIZE
-        made.total_file_size = _align(table_end, c.CACHE_LINE) + GPackFooterV1.SIZE
+        made.total_file_size = align_up(table_end, c.CACHE_LINE) + GPackFooterV1.SIZE
         return made
 
     def manifest(self, builder: GPackBuilder) -> dict[str, Any]:
@@ -273,7 +274,3 @@ def _flags(kinds: Mapping[int, object]) -> int:
     if c.SectionKind.EXPERT_LAYOUT_BIN in kinds and c.SectionKind.EXPERT_BLOBS not in kinds:
         flags |= c.GPackFlags.EXTERNAL_EXPERTS
     return flags
-
-
-def _align(value: int, alignment: int) -> int:
-    return -(-value // alignment) * alignment

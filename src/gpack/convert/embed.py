@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..container.payload import Copy, Strided
+from ..container.place import Place
 from ..container.structure import section_name
 from ..container.writer import BuildResult, GPackBuilder
 from ..errors import FormatError, UsageError
@@ -96,7 +96,7 @@ def _plan(pack: Pack) -> GPackBuilder:
     for entry in container.entries:
         if entry.kind not in _REPLACED:
             name = None if entry.kind in SECTION_NAMES else section_name(entry)
-            section = Copy(container.descriptor, entry.offset, entry.size, container.path)
+            section = Place(container.path, container.descriptor, entry.offset, entry.size)
             builder.add(
                 entry.kind, Blob([(0, section)], entry.size), entry.item_count, name=name, alignment=entry.alignment
             )
@@ -125,10 +125,8 @@ def _layers(pack: Pack) -> list[ExpertLayer]:
 
 
 def _matrix(pack: Pack, name: str, row: TensorIndexRowV1) -> ExpertMatrix:
-    place = pack.place(name)
-    source = Strided(place.descriptor, place.offset, place.runs, place.length, place.stride, place.path)
     ne0, ne1, n_expert = row.dims[:3]
-    return ExpertMatrix(name, row.role, row.ggml_type, (ne0, ne1, n_expert), source)
+    return ExpertMatrix(name, row.role, row.ggml_type, (ne0, ne1, n_expert), pack.place(name))
 
 
 def _layer(row: ExpertLayoutRowV1, matrices: Sequence[ExpertMatrix]) -> ExpertLayer:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..container.atomic import AtomicFile
-from ..container.payload import Copy, Segment, Zeros, gather_chunks
+from ..container.payload import Segment, Zeros, gather_chunks, whole
+from ..container.place import Place
 from ..container.streaming import CHUNK
 from ..errors import UnsupportedError, UsageError
 from ..generated.constants import FOREIGN_TYPES, GgmlType, TensorFlags
 from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_DIMS
 from ..generated.structs import TensorIndexRowV1
-from ..pack import Pack, Place
+from ..pack import Pack
 from ..pack import open as open_pack
 from ..sections.restore import restore_value
 from ..sources.gguf_write import build_header
@@ -114,9 +115,8 @@ def _segments(header: bytes, places: Sequence[Place], offsets: Sequence[int], si
     for place, offset in zip(places, offsets, strict=True):
         if offset > at:
             yield Zeros(offset - at)
-        for run in range(place.runs):
-            yield Copy(place.descriptor, place.offset + run * place.stride, place.length, place.path)
-        at = offset + place.runs * place.length
+        yield from whole(place)
+        at = offset + place.size
     if size > at:
         yield Zeros(size - at)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
-from ..container.payload import Copy, Joined, Range, Strided
+from ..container.payload import Joined, Range
+from ..container.place import Place
 from ..container.reader import hash_range
 from ..errors import FormatError, UsageError
 from ..sections.assets import is_file_name
@@ -30,14 +31,6 @@ class Candidate(NamedTuple):
 
     file: SourceFile
     header_size: int
-
-
-class Run(NamedTuple):
-    """Where the slices of a matrix lie: expert 0's offset, and the distance to the next."""
-
-    descriptor: int
-    offset: int
-    stride: int
 
 
 @dataclass
@@ -65,22 +58,22 @@ class ExternalFiles:
         """
         for layer in layers:
             for matrix in layer.matrices:
-                self._use(matrix, run_of(matrix))
+                self._use(matrix, place_of(matrix))
         return build_external_layout(layers, self.shards, self.place)
 
     def place(self, matrix: ExpertMatrix) -> tuple[int, int, int]:
         """Number of the shard, the offset of expert 0 in it, and the distance to the next."""
-        run = run_of(matrix)
-        return self._numbers[run.descriptor], run.offset, run.stride
+        place = place_of(matrix)
+        return self._numbers[place.descriptor], place.offset, place.stride
 
     def summary(self) -> list[dict[str, Any]]:
         """What the manifest says of the shards."""
         return [shard.summary() for shard in self.shards]
 
-    def _use(self, matrix: ExpertMatrix, run: Run) -> None:
-        if run.descriptor in self._numbers:
+    def _use(self, matrix: ExpertMatrix, place: Place) -> None:
+        if place.descriptor in self._numbers:
             return
-        found = next((candidate for candidate in self.candidates if candidate.file.fileno() == run.descriptor), None)
+        found = next((candidate for candidate in self.candidates if candidate.file.fileno() == place.descriptor), None)
         if found is None:
             _refuse(matrix, "it does not lie in the model's own files")
         file, path = found.file, found.file.path
@@ -92,7 +85,7 @@ class ExternalFiles:
         descriptor = file.fileno()
         digest = hash_range(descriptor, 0, found.header_size, path)
         full = hash_range(descriptor, 0, file.size, path) if self.hash_files else None
-        self._numbers[run.descriptor] = len(self.shards)
+        self._numbers[place.descriptor] = len(self.shards)
         self.shards.append(ExpertShard(name, file.size, found.header_size, digest, full))
 
 
@@ -111,17 +104,15 @@ def external_files(source: object, *, hash_shards: bool) -> ExternalFiles:
     return ExternalFiles([Candidate(file, shard.header_size) for file, shard in shards], hash_shards)
 
 
-def run_of(matrix: ExpertMatrix) -> Run:
-    """Where a matrix lies in a file.
+def place_of(matrix: ExpertMatrix) -> Place:
+    """Where a matrix lies in a file: one run to an expert.
 
     Raises:
         UsageError: `convert.external`: its bytes are in no file as they are, in several, or at odd distances.
     """
     source, count, length = matrix.source, matrix.dims[2], matrix.slice_bytes
-    if isinstance(source, Copy):
-        return Run(source.descriptor, source.offset, length)
-    if isinstance(source, Strided) and source.runs == count:
-        return Run(source.descriptor, source.offset, source.stride)
+    if isinstance(source, Place) and (cut := source.cut(count)) is not None:
+        return cut
     parts = _slices(source, count)
     if parts is None:
         _refuse(matrix, "its bytes are computed from those in the file")
@@ -137,14 +128,15 @@ def run_of(matrix: ExpertMatrix) -> Run:
             f"its experts are not at equal distances: expert 1 begins {stride} bytes after expert 0, "
             f"expert {odd} {steps[odd - 1]} bytes after expert {odd - 1}",
         )
-    return Run(parts[0].descriptor, parts[0].offset, stride)
+    first = parts[0]
+    return Place(first.path, first.descriptor, first.offset, length, runs=count, stride=stride)
 
 
-def _slices(source: Range, count: int) -> list[Copy] | None:
+def _slices(source: Range, count: int) -> list[Place] | None:
     """The experts' ranges; None where they are no ranges of files, one to an expert."""
     if not isinstance(source, Joined):
         return None
-    parts = [part for part in source.ranges if isinstance(part, Copy)]
+    parts = [part for part in source.ranges if isinstance(part, Place) and part.runs == 1]
     return parts if len(parts) == len(source.ranges) == count else None
 
 

@@ -43,7 +43,7 @@ MAX_LAYERS = 1 << 20  # a model of more is a damaged one
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlannedTensor:
     """A tensor and where it goes.
 
     Attributes:
@@ -100,7 +100,7 @@ class Plan:
         self.draft_from = draft_start(source.get)
         shapes = [Shape(tensor.name, tensor.ggml_type, tensor.dims) for tensor in source.tensors]
         self.placements = assign_placements(shapes, self.draft_from)
-        self.placed: list[Placed] = []
+        self.placed: list[PlannedTensor] = []
         self.builder = GPackBuilder(self._manifest())
         self._add_metadata()
         self._add_assets()
@@ -324,10 +324,10 @@ class Plan:
         return made
 
     def _place(self, tensor: ModelTensor, offset: int, home_row: int, flags: int = 0) -> None:
-        self.placed.append(Placed(tensor, self.placements[tensor.name], offset, home_row, flags))
+        self.placed.append(PlannedTensor(tensor, self.placements[tensor.name], offset, home_row, flags))
 
 
-def _index_row(placed: Placed) -> TensorIndexRowV1:
+def _index_row(placed: PlannedTensor) -> TensorIndexRowV1:
     info, placement = placed.info, placed.placement
     return TensorIndexRowV1(
         ggml_type=info.ggml_type,

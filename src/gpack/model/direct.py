@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..container.held import HoldsFile
+from ..container.mapped import check_uncut, map_range
 from ..errors import ClosedError, PathError
 from ..generated.constants import PAGE
 
@@ -25,11 +26,6 @@ _REFUSALS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 def pages_before(offset: int) -> int:
     """The last page boundary that is not after `offset`."""
     return offset // PAGE * PAGE
-
-
-def pages_behind(offset: int) -> int:
-    """The first page boundary that is not before `offset`."""
-    return -(-offset // PAGE) * PAGE
 
 
 class RangeFile(HoldsFile):
@@ -143,14 +139,7 @@ class RangeFile(HoldsFile):
             ClosedError: The file was closed.
         """
         with self.use() as descriptor:
-            size = os.fstat(descriptor).st_size
-        if size < self.size:
-            raise PathError(
-                f"the file was cut to {size} bytes while it was in use, it had {self.size}",
-                code="io.short_read",
-                path=self.path,
-                hint="do not change a file while it is used",
-            )
+            check_uncut(descriptor, self.size, self.path)
 
     def map(self, offset: int, length: int) -> memoryview:
         """A range of the file, mapped; the map is unmapped with the last view of it.
@@ -161,15 +150,7 @@ class RangeFile(HoldsFile):
         self.check_length()
         start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         with self.use() as descriptor:
-            try:
-                mapped = mmap.mmap(descriptor, offset - start + length, access=mmap.ACCESS_READ, offset=start)
-            except (OSError, ValueError) as error:
-                raise PathError(
-                    f"the file cannot be mapped: {error}",
-                    code="io.mmap",
-                    path=self.path,
-                    hint="copy it to a local disk",
-                ) from error
+            mapped = map_range(descriptor, start, offset - start + length, self.path)
         return memoryview(mapped)[offset - start :]
 
     def close(self) -> None:

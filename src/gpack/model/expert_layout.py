@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..container.place import Place
 from ..errors import UsageError
 from ..generated.constants import ExpertRole
-from ..pack import Place
 from ..sections.placement import layer_of
 from .direct import RangeFile
 from .located import Located

@@ -15,20 +15,22 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from ..container import mapped
 from ..errors import ClosedError, MissingError, PathError, UsageError
-from ..generated.constants import ExpertRole
+from ..generated.constants import PAGE, ExpertRole
+from ..generated.rules import align_up
 from ..machine import half_of_free_memory
 from ..pack import Pack
 from ..pack import open as open_pack
 from ..tensor import Tensor
-from .direct import RangeFile, pages_before, pages_behind
+from .direct import RangeFile, pages_before
 from .expert_layout import Layer, Matrix, find_layers
 from .located import Located, is_number, locate_in_pack
 from .numa import Interleaver
 
 LOG = logging.getLogger("gpack")
 MMAP_VARIABLE = "GUILD_EXPERT_MMAP"
-IO_MODES = ("auto", "mmap", "read", "direct")
+IO_MODES = (*mapped.IO_MODES, "direct")
 
 
 class Expert(NamedTuple):
@@ -253,7 +255,7 @@ class FileExpertSource:
             start = first.offset + expert * first.stride
             # Direct reads take whole pages; what is wanted lies somewhere inside.
             begin = pages_before(start) if file.direct else start
-            end = pages_behind(start + run.length) if file.direct else start + run.length
+            end = align_up(start + run.length, PAGE) if file.direct else start + run.length
             buffer = self._allocate(end - begin, aligned=file.direct)
             file.read_into(buffer, begin)
             if self.io == "direct" and not file.direct:
@@ -272,7 +274,7 @@ class FileExpertSource:
         if not aligned and not self._interleave.active:
             return memoryview(bytearray(length))
         # Private maps of one policy merge into one; their number is limited.
-        buffer = mmap.mmap(-1, pages_behind(max(length, 1)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        buffer = mmap.mmap(-1, align_up(max(length, 1), PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if self._interleave.active:
             # Before the first touch: that is when a page gets its node.
             anchor = ctypes.c_char.from_buffer(buffer)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..container.payload import Copy, Range, Strided
+from ..container.payload import Range
+from ..container.place import Place
 from ..generated.constants import ExpertRole, TensorFlags
-from ..pack import Pack, Place
+from ..pack import Pack
 from ..sections.placement import Shape, assign_placements, draft_start
 from ..sources.composite import columns_of
 from ..sources.model import ModelSource
@@ -65,7 +66,8 @@ def locate_in_source(source: ModelSource) -> dict[str, Located]:
     found = {}
     for tensor in sorted(source.tensors, key=lambda tensor: tensor.name.encode("utf-8")):
         role, held = placements[tensor.name].role, source.range_of(tensor)
-        place = _place(held, tensor.dims[2] if role != ExpertRole.NONE else 1)
+        runs = tensor.dims[2] if role != ExpertRole.NONE else 1  # one to an expert
+        place = held.cut(runs) if isinstance(held, Place) else None
         found[tensor.name] = Located(
             tensor.name,
             tensor.ggml_type,
@@ -76,16 +78,6 @@ def locate_in_source(source: ModelSource) -> dict[str, Located]:
             code_planes=tensor.name in columns and columns[tensor.name].planes is not None,
         )
     return found
-
-
-def _place(held: Range, runs: int) -> Place | None:
-    """A range of a file as a place: one run, or one to an expert."""
-    if isinstance(held, Copy):
-        length = held.length // runs
-        return Place(str(held.path), held.descriptor, held.offset, runs, length, length, None)
-    if isinstance(held, Strided) and held.runs == runs:
-        return Place(str(held.path), held.descriptor, held.offset, runs, held.run_bytes, held.stride, None)
-    return None
 
 
 def routed(located: Mapping[str, Located]) -> list[Located]:

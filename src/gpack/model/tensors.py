@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from ..container.payload import Range, gather_chunks, whole
+from ..container.place import Place
 from ..container.streaming import CHUNK
 from ..errors import ClosedError, MissingError, PathError
 from ..generated.constants import ExpertRole
-from ..pack import Place
 from ..tensor import Tensor
 from .direct import RangeFile
 from .located import Located

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from ..errors import FormatError
 from ..generated.constants import CACHE_LINE, GEXC_MAGIC
+from ..generated.rules import align_up
 from ..generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1
-from .blob import align_up, lay_out
+from .blob import lay_out
 from .table import Table, build_table
 
 SECTION = "TokenizerAssets"

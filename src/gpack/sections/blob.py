@@ -6,11 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..container.payload import Range, Segment, Zeros, whole
-
-
-def align_up(value: int, alignment: int) -> int:
-    """The next multiple of `alignment`."""
-    return -(-value // alignment) * alignment
+from ..generated.rules import align_up
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Blob:
             if offset > end:
                 yield Zeros(offset - end)
             yield from whole(source)
-            end = offset + source.length
+            end = offset + source.size
         if self.size > end:
             yield Zeros(self.size - end)
 

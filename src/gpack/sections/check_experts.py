@@ -16,6 +16,7 @@ from ..generated.constants import (
     TensorFlags,
 )
 from ..generated.rules import (
+    align_up,
     check_expert_layout_header_v1,
     check_expert_layout_row_v1,
     check_expert_shard_row_v1,
@@ -25,7 +26,6 @@ from ..generated.rules import (
 from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1, MtpHeaderV1, MtpRowV1
 from . import experts, mtp
 from .assets import is_file_name
-from .blob import align_up
 from .check_table import CheckedTable, check_heap, check_table
 from .check_tensors import expect_row, held_by, missing_row
 from .context import Context

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MetadataType, SectionKind
 from ..generated.rules import (
+    align_up,
     check_gbt_header_v1,
     check_metadata_kv_header_v1,
     check_metadata_kv_row_v1,
@@ -25,7 +26,6 @@ from ..generated.structs import (
 )
 from . import assets, metadata, tokenizer
 from .assets import is_file_name
-from .blob import align_up
 from .check_gbt_index import check_index
 from .check_merges import JoinedTokens
 from .check_table import CheckedTable, check_table

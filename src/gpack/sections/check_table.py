@@ -7,6 +7,7 @@ from typing import Any
 
 from ..container.report import Report
 from ..generated.constants import MAX_ROWS
+from ..generated.rules import align_up
 from ..generated.structs import Record
 from .table import Table
 
@@ -144,7 +145,7 @@ def check_heap(
                 message = f"Bytes {offset} to {offset + length}, the heap has {len(heap)}."
                 checked.report.add("index.heap_ref", checked.section, f"{what}[{index}].{name}", place, message)
                 continue
-            least = -(-expected // alignment) * alignment if length else 0
+            least = align_up(expected, alignment) if length else 0
             if offset != least:
                 message = f"Found {offset}, expected {least}."
                 checked.report.add("index.heap_order", checked.section, f"{what}[{index}].{name}", place, message)

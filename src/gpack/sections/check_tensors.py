@@ -16,6 +16,7 @@ from ..generated.constants import (
     TensorFlags,
 )
 from ..generated.rules import (
+    align_up,
     check_dense_index_header_v1,
     check_gpack_dense_row_v1,
     check_gpack_single_tensor_header_v1,
@@ -34,7 +35,6 @@ from ..generated.structs import (
     TensorIndexRowV1,
 )
 from . import tensors
-from .blob import align_up
 from .check_metadata import check_positions
 from .check_table import CheckedTable, check_table
 from .context import Context

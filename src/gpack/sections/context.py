@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..container.mapped import MappedFile
 from ..container.report import Report
 from ..container.structure import Structure, entry_fault, read_at
 from ..generated.constants import SECTION_NAMES
@@ -55,13 +55,9 @@ class Context:
         entry = self.entry(kind)
         if entry is None:
             return None
-        if entry.size <= READ_LIMIT:
-            return memoryview(read_at(self.descriptor, entry.offset, entry.size, self.path)), entry.offset
-        try:
-            mapped = mmap.mmap(self.descriptor, self.structure.file_size, access=mmap.ACCESS_READ)
-        except OSError:  # a file system without maps
-            return memoryview(read_at(self.descriptor, entry.offset, entry.size, self.path)), entry.offset
-        return memoryview(mapped)[entry.offset : entry.offset + entry.size], entry.offset
+        # A map of its own: it goes with the last view of this section.
+        file = MappedFile(self.path, self.structure.file_size, "read" if entry.size <= READ_LIMIT else "auto")
+        return file.span(self.descriptor, entry.offset, entry.size), entry.offset
 
     def check_items(self, kind: int, count: int) -> None:
         """Compares `item_count` of the directory with what the section holds."""

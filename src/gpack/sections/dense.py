@@ -8,8 +8,9 @@ from math import prod
 
 from ..container.payload import Range
 from ..generated.constants import ARENA_ALIGNMENT, CACHE_LINE, FOREIGN_TYPES, DenseFlags, DenseKind, GgmlType
+from ..generated.rules import align_up
 from ..generated.structs import DenseIndexHeaderV1, GPackDenseRowV1, NativeDenseIndexHeaderV1, NativeDenseRowV1
-from .blob import Blob, align_up, lay_out
+from .blob import Blob, lay_out
 from .table import build_table
 from .tensors import padded_dims
 
@@ -130,8 +131,8 @@ def build_dense(tensors: Sequence[DenseTensor]) -> DenseSections:
     ordered = sorted(tensors, key=lambda tensor: tensor.name.encode("utf-8"))
     packed = [tensor for tensor in ordered if not tensor.native]
     native = [tensor for tensor in ordered if tensor.native]
-    places, packed_end = lay_out((tensor.source.length for tensor in packed), CACHE_LINE)
-    arena, arena_end = lay_out((tensor.source.length for tensor in native), ARENA_ALIGNMENT)
+    places, packed_end = lay_out((tensor.source.size for tensor in packed), CACHE_LINE)
+    arena, arena_end = lay_out((tensor.source.size for tensor in native), ARENA_ALIGNMENT)
     arena_bytes = align_up(arena_end, ARENA_ALIGNMENT)
     offsets = {tensor.name: offset for tensor, offset in zip(packed, places, strict=True)}
     offsets |= {tensor.name: offset for tensor, offset in zip(native, arena, strict=True)}
@@ -162,7 +163,7 @@ def _dense_index(ordered: Sequence[DenseTensor], offsets: dict[str, int]) -> byt
             n_dims=len(tensor.dims),
             dims=padded_dims(tensor.dims),
             offset=0 if tensor.native else offsets[tensor.name],
-            byte_size=0 if tensor.native else tensor.source.length,
+            byte_size=0 if tensor.native else tensor.source.size,
             pool_offset=place,
             pool_bytes=size,
             compacted_offset=0 if tensor.native else next(following),
@@ -195,7 +196,7 @@ def _native_index(native: Sequence[DenseTensor], offsets: dict[str, int], arena_
     for tensor in native:
         ne0, ne1 = tensor.dims
         row = NativeDenseRowV1(
-            ggml_type=tensor.ggml_type, ne0=ne0, ne1=ne1, offset=offsets[tensor.name], byte_size=tensor.source.length
+            ggml_type=tensor.ggml_type, ne0=ne0, ne1=ne1, offset=offsets[tensor.name], byte_size=tensor.source.size
         )
         rows.append((row, [tensor.name.encode("utf-8")]))
     header = NativeDenseIndexHeaderV1(row_size=NativeDenseRowV1.SIZE, native_dense_arena_bytes=arena_bytes)

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..container.payload import Range, Segment, Zeros
 from ..generated.constants import PAGE, ExpertFlags, ExpertRole, ShardFlags
+from ..generated.rules import align_up
 from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
-from .blob import align_up
 from .table import Heap, finish_table
 
 SECTION = "ExpertLayoutBin"
@@ -34,7 +34,7 @@ class ExpertMatrix:
     @property
     def slice_bytes(self) -> int:
         """Bytes of one expert's slice."""
-        return self.source.length // self.dims[2]
+        return self.source.size // self.dims[2]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ..container.payload import Range, Segment
 from ..generated.constants import CACHE_LINE, PAGE
+from ..generated.rules import align_up
 from ..generated.structs import MtpHeaderV1, MtpRowV1
-from .blob import Blob, align_up, lay_out
+from .blob import Blob, lay_out
 from .experts import ExpertLayer
 from .table import build_table
 from .tensors import padded_dims
@@ -57,7 +58,7 @@ class MtpSection:
 def build_mtp(tensors: Sequence[DraftTensor], layers: Sequence[ExpertLayer]) -> MtpSection:
     """The section; tensors in any order, layers sorted by number."""
     ordered = sorted(tensors, key=lambda tensor: tensor.name.encode("utf-8"))
-    places, end = lay_out((tensor.source.length for tensor in ordered), CACHE_LINE)
+    places, end = lay_out((tensor.source.size for tensor in ordered), CACHE_LINE)
     # Experts are whole pages, so the ordinary tensors before them end at one.
     blob_size = align_up(end, PAGE) if layers else end
     entries = [_tensor_row(tensor, place) for tensor, place in zip(ordered, places, strict=True)]
@@ -85,7 +86,7 @@ def _tensor_row(tensor: DraftTensor, place: int) -> tuple[bytes, MtpRowV1]:
         n_dims=len(tensor.dims),
         dims=padded_dims(tensor.dims),
         offset=place,
-        byte_size=tensor.source.length,
+        byte_size=tensor.source.size,
     )
     return tensor.name.encode("utf-8"), row
 
@@ -97,7 +98,7 @@ def _expert_rows(layer: ExpertLayer, at: int) -> Iterator[tuple[bytes, MtpRowV1]
             n_dims=len(matrix.dims),
             dims=padded_dims(matrix.dims),
             offset=at + layer.offset_of(matrix.role),
-            byte_size=matrix.source.length,
+            byte_size=matrix.source.size,
             stride=layer.stride,
             role=matrix.role,
         )

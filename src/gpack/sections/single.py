@@ -20,7 +20,7 @@ class SingleTensor:
     def plan(cls, ggml_type: int, ne0: int, ne1: int, source: Range) -> SingleTensor:
         """The section of a tensor of `ne1` rows of `ne0` elements."""
         header = GPackSingleTensorHeaderV1(
-            ggml_type=ggml_type, ne0=ne0, ne1=ne1, byte_size=source.length, data_offset=GPackSingleTensorHeaderV1.SIZE
+            ggml_type=ggml_type, ne0=ne0, ne1=ne1, byte_size=source.size, data_offset=GPackSingleTensorHeaderV1.SIZE
         )
         return cls(header, source)
 

@@ -102,7 +102,7 @@ class CompositeSource:
     def put(self, name: str, ggml_type: int, dims: tuple[int, ...], source: Range, file: Path, offset: int) -> None:
         """Replaces a tensor, or adds one."""
         position = self._positions.setdefault(name, len(self._positions))
-        self._replaced[name] = AddedTensor(name, ggml_type, dims, source.length, position, source, file.name, offset)
+        self._replaced[name] = AddedTensor(name, ggml_type, dims, source.size, position, source, file.name, offset)
 
     def set_count(self, key: str, count: int) -> None:
         """Sets a number of the metadata, in its own type where it has one."""

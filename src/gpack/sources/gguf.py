@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from gpack.container.payload import Copy
+from gpack.container.place import Place
 from gpack.errors import BoundsError, FormatError, UnsupportedError
 from gpack.sections.strings import StringTable
 from gpack.sections.values import Value
@@ -145,9 +145,9 @@ class GgufSource:
         """The open files, shard by shard."""
         return self._files
 
-    def range_of(self, tensor: TensorInfo) -> Copy:
+    def range_of(self, tensor: TensorInfo) -> Place:
         """Where the tensor's bytes are."""
-        return Copy(self.fileno(tensor.shard), tensor.offset, tensor.byte_size, self.shards[tensor.shard].path)
+        return Place(self.shards[tensor.shard].path, self.fileno(tensor.shard), tensor.offset, tensor.byte_size)
 
     def describe_files(self) -> list[dict[str, Any]]:
         """The shards, for a report."""

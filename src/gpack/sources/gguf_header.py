@@ -11,6 +11,7 @@ from gpack.errors import FormatError, UnsupportedError
 from gpack.generated.constants import FOREIGN_TYPES, MAX_NUMBER, GgmlType, MetadataType
 from gpack.generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_MAX_DIMS
 from gpack.generated.gguf.structs import GgufArrayHeader, GgufHeader, GgufTensorRank, GgufTensorTail, GgufValueType
+from gpack.generated.rules import align_up
 from gpack.sections.strings import LENGTH_SIZE, Positions, table_from_bounds
 from gpack.sections.values import Value
 from gpack.sources.files import SourceFile
@@ -75,11 +76,6 @@ class Header:
     tensors: tuple[RawTensor, ...]
 
 
-def align(offset: int, alignment: int) -> int:
-    """The smallest multiple of `alignment` that is not below `offset`."""
-    return -(-offset // alignment) * alignment
-
-
 def parse_header(file: SourceFile, *, allow_unknown_types: bool) -> Header:
     """Reads and checks the header of a GGUF file; where the tensors lie is not checked yet.
 
@@ -97,7 +93,7 @@ def parse_header(file: SourceFile, *, allow_unknown_types: bool) -> Header:
     metadata = _read_metadata(cursor, head.metadata_kv_count)
     alignment = _alignment(cursor, metadata)
     tensors = _read_tensors(cursor, head.tensor_count, allow_unknown_types=allow_unknown_types)
-    data_offset = align(cursor.position, alignment)
+    data_offset = align_up(cursor.position, alignment)
     if not tensors:
         # Without data the file may end with the header, unaligned.
         data_offset = min(data_offset, file.size)

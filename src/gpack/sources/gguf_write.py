@@ -19,7 +19,8 @@ from gpack.generated.gguf.structs import (
     GgufTensorTail,
     GgufValueType,
 )
-from gpack.sources.gguf_header import ALIGNMENT_KEY, VERSIONS, align, is_alignment
+from gpack.generated.rules import align_up
+from gpack.sources.gguf_header import ALIGNMENT_KEY, VERSIONS, is_alignment
 
 TensorSpec: TypeAlias = tuple[str, int, Sequence[int], int]
 
@@ -82,7 +83,7 @@ def build_header(
     for (name, ggml_type, dims, _), offset in zip(specs, data_offsets, strict=True):
         parts += _tensor(name, ggml_type, dims, offset)
     header = b"".join(parts)
-    header = header.ljust(align(len(header), alignment), b"\0")
+    header = header.ljust(align_up(len(header), alignment), b"\0")
     return header, [len(header) + offset for offset in data_offsets], len(header) + data_size
 
 
@@ -113,7 +114,7 @@ def _lay_out(byte_sizes: Iterable[int], alignment: int) -> tuple[list[int], int]
     end = 0
     for byte_size in byte_sizes:
         offsets.append(end)
-        end += align(byte_size, alignment)
+        end += align_up(byte_size, alignment)
     return offsets, end
 
 

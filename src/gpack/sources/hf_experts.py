@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from ..container.payload import Copy
+from ..container.place import Place
 from ..errors import FormatError
 from .hf_tensor import HfTensor
 from .safetensors import StoredTensor
@@ -93,11 +93,11 @@ def split_fused(name: str, tensor: StoredTensor) -> list[HfTensor] | None:
         whole = HfTensor(f"{layer}.down_proj.weight", kind, (shape[2], shape[1], shape[0]), (data,), kind, (tensor,))
         return [whole]
     dims = (shape[2], shape[1] // 2, shape[0])
-    half = data.length // shape[0] // 2
+    half = data.size // shape[0] // 2
     made = []
     for index, role in enumerate(("gate", "up")):
         starts = (data.offset + (2 * expert + index) * half for expert in range(shape[0]))
-        parts = tuple(Copy(data.descriptor, start, half, data.path) for start in starts)
+        parts = tuple(Place(data.path, data.descriptor, start, half) for start in starts)
         steps = (f"the {role} half of fused experts",)
         made.append(HfTensor(f"{layer}.{role}_proj.weight", kind, dims, parts, kind, (tensor,), steps))
     return made

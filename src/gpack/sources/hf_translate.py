@@ -6,13 +6,13 @@ Names come from the `gguf` package's maps; what happens to rows, columns and val
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..container.payload import Copy, Segment
+from ..container.payload import Block
 from ..errors import FormatError
 from ..generated.constants import GgmlType
 from .hf_architectures import Architecture
@@ -200,20 +200,8 @@ def rope_frequencies(config: HfConfig, head_size: int) -> HfTensor | None:
     divisors = np.where(wavelength < length / high, 1, np.where(wavelength > length / low, factor, between))
     data = divisors.astype("<f4").tobytes()
     return HfTensor(
-        "rope_freqs.weight", GgmlType.F32, (len(divisors),), (InMemory(data),), GgmlType.F32, (), ("from config.json",)
+        "rope_freqs.weight", GgmlType.F32, (len(divisors),), (Block(data),), GgmlType.F32, (), ("from config.json",)
     )
-
-
-class InMemory:
-    """A range of bytes that were made already."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.length = len(data)
-
-    def part(self, offset: int, length: int) -> Iterator[Segment]:
-        """One piece."""
-        yield self.data[offset : offset + length]
 
 
 def _typed(made: HfTensor) -> HfTensor:
@@ -244,5 +232,5 @@ def _fault(tensor: StoredTensor, message: str) -> FormatError:
 
 def copy_of(tensor: StoredTensor) -> HfTensor:
     """The tensor as it is, under its own name."""
-    copy: Copy = tensor.data
-    return HfTensor(tensor.name, tensor.ggml_type, tuple(reversed(tensor.shape)), (copy,), tensor.ggml_type, (tensor,))
+    kind, dims = tensor.ggml_type, tuple(reversed(tensor.shape))
+    return HfTensor(tensor.name, kind, dims, (tensor.data,), kind, (tensor,))

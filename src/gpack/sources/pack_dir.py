@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..container.payload import Computed, Copy, Range, Strided
+from ..container.payload import Computed, Range
+from ..container.place import Place
 from ..container.strict_json import shorten
 from ..errors import FormatError, PathError
 from ..generated.constants import DenseKind, ExpertRole, GgmlType, SectionKind
@@ -112,7 +113,7 @@ def dense_tensor(row: IndexRow, dense: SourceFile) -> tuple[int, Range, DenseCol
         FormatError: Kind, shape and sizes contradict one another.
     """
     line, elements = row.line, row.elements
-    whole = Copy(dense.fileno(), row.src_off, row.src_bytes, dense.path)
+    whole = Place(dense.path, dense.fileno(), row.src_off, row.src_bytes)
     if row.code_bits:
         scale = 2 if row.scales_fp16 else 1
         least = row.codes_bytes + scale * (row.scales_bytes + row.offset_bytes)
@@ -205,7 +206,7 @@ def _add_experts(
 
 def expert_ranges(
     row: ExpertRow, dims: dict[int, tuple[int, int, int]], blobs: SourceFile
-) -> list[tuple[int, Strided, int, int]]:
+) -> list[tuple[int, Place, int, int]]:
     """Role, bytes, type and place of the matrices of a layer in `experts.bin`.
 
     Args:
@@ -228,7 +229,7 @@ def expert_ranges(
             holds = row.places[index] in (at, row.offset + at)
             line.check(f"{part}_off", holds=holds, message=f"{row.places[index]}, the {part} slice begins at {at}")
         place = row.offset + at
-        held = Strided(blobs.fileno(), place, n_expert, lengths[role], total, blobs.path)
+        held = Place(blobs.path, blobs.fileno(), place, lengths[role], runs=n_expert, stride=total)
         made.append((role, held, types[role], place))
         at += lengths[role]
     return made

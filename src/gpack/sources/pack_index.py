@@ -16,7 +16,7 @@ from pathlib import Path
 from ..container.strict_json import shorten
 from ..errors import FormatError, PathError
 from ..generated.constants import ARENA_ALIGNMENT, MAX_NUMBER, MAX_ROWS
-from ..sections.blob import align_up
+from ..generated.rules import align_up
 from .files import SourceFile
 
 CODE = "packdir.table"

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NoReturn
 
-from ..container.payload import Copy
+from ..container.place import Place
 from ..container.strict_json import parse_object, shorten
 from ..errors import BoundsError, FormatError, UnsupportedError
 from ..generated.constants import FOREIGN_TYPES, MAX_RANK, GgmlType
@@ -51,9 +51,9 @@ class StoredTensor:
     byte_size: int
 
     @property
-    def data(self) -> Copy:
+    def data(self) -> Place:
         """Its bytes."""
-        return Copy(self.file.fileno(), self.begin, self.byte_size, self.file.path)
+        return Place(self.file.path, self.file.fileno(), self.begin, self.byte_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import shake_128
 
-from ..memory_model import Entry, Held, MemoryTensor, size_of
+from ...container.payload import Block
+from ..memory_model import Entry, MemoryTensor, size_of
 
 # A tensor is (name, type, extents with the contiguous one first, data).
 Tensor = tuple[str, int, tuple[int, ...], bytes]
@@ -19,7 +20,9 @@ def tensor(name: str, ggml_type: int, *dims: int) -> Tensor:
 
 def in_memory(tensors: Sequence[Tensor]) -> list[MemoryTensor]:
     """Tensors as a model in memory has them."""
-    return [MemoryTensor(name, kind, dims, Held(data), index) for index, (name, kind, dims, data) in enumerate(tensors)]
+    return [
+        MemoryTensor(name, kind, dims, Block(data), index) for index, (name, kind, dims, data) in enumerate(tensors)
+    ]
 
 
 def byte_alphabet() -> list[str]:
