@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import guarded
+from ..terminal.program import guarded
 
 
 def main() -> int:

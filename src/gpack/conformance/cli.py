@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .. import errors
-from ..cli import catch_termination, guarded
+from ..terminal.program import catch_termination, guarded
 from . import cli_files, cli_run
 from .process import MIB, Limits
 from .protocol import DEPTHS, LEVELS

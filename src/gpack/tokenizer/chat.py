@@ -31,7 +31,7 @@ from .template.budget import Budget, ChatLimits, limit
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .tokenizer import Tokenizer
+    from .tokenizer import GbtTokenizer
 
 __all__ = ["ROLES", "ChatLimits", "ChatTemplate", "Prompt", "encode_chat", "special_tokens"]
 
@@ -161,7 +161,7 @@ class ChatTemplate:
 
 
 def encode_chat(
-    tokenizer: Tokenizer,
+    tokenizer: GbtTokenizer,
     template: ChatTemplate,
     messages: Sequence[Mapping[str, Any]],
     *,
@@ -186,7 +186,7 @@ def encode_chat(
     return tokenizer.encode_marked(prompt.text, prompt.mask, add_special=add_special)
 
 
-def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+def special_tokens(tokenizer: GbtTokenizer) -> dict[str, str]:
     """The tokeniser's special tokens by the names that templates use."""
     settings = tokenizer.settings
     ids = {"bos_token": settings.bos_id, "eos_token": settings.eos_id, "unk_token": settings.unknown_id}

@@ -1,4 +1,4 @@
-"""`Tokenizer`: text to ids and back, on a pack, a GGUF, or a directory of Hugging Face files."""
+"""Text to ids and back on the bytes of a TokenizerBin (GBT1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .specials import USER_DEFINED, Specials
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
+    from typing import Any, Self
 
     from ..container.reader import Container
     from ..sections.values import Value
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _SCORES = "tokenizer.ggml.scores"
 
 
-class Tokenizer:
-    """A model's tokeniser. Use it as a context manager, or call `close`, where it holds a file open.
+class GbtTokenizer:
+    """A tokeniser on the bytes of a GBT1 section; `gpack.tokenizer.Tokenizer` is one that can open other files too.
 
     Opening reads the header and a few settings: the arrays stay where they are, mapped, and nothing is built.
 
@@ -43,7 +43,7 @@ class Tokenizer:
         scores: Callable[[], Any] | None = None,
         container: Container | None = None,
     ) -> None:
-        """Takes TokenizerBin's bytes; `open`, `from_gguf` and `from_dir` are the ways to make one.
+        """Takes TokenizerBin's bytes; `open` and `from_metadata` are ways to make one.
 
         Args:
             data: The section.
@@ -79,7 +79,7 @@ class Tokenizer:
     # ------------------------------------------------------------ making one
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Tokenizer:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """The tokeniser of a pack.
 
         Raises:
@@ -96,7 +96,7 @@ class Tokenizer:
             raise
 
     @classmethod
-    def of(cls, container: Container, *, owned: bool = False) -> Tokenizer:
+    def of(cls, container: Container, *, owned: bool = False) -> Self:
         """The tokeniser of an open pack.
 
         Args:
@@ -126,35 +126,7 @@ class Tokenizer:
         return cls(data, lookup, scores=scores, container=container if owned else None)
 
     @classmethod
-    def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """The tokeniser of a GGUF model, one file or any of its shards.
-
-        Raises:
-            MissingError: The model has no tokeniser.
-            FormatError, UnsupportedError, PathError: The file is damaged, missing, or of an unknown kind.
-        """
-        from ..sources.gguf import GgufSource
-
-        with GgufSource.open(path, allow_unknown_types=True) as source:
-            return cls.from_metadata(source.metadata, path=path)
-
-    @classmethod
-    def from_dir(cls, path: str | os.PathLike[str], *, pre: str | None = None) -> Tokenizer:
-        """The tokeniser of a directory with `tokenizer.json`, or `vocab.json`, `merges.txt` and `token_type.json`.
-
-        Args:
-            pre: Name of the pre-tokeniser, which only `tokenizer.json` tells.
-
-        Raises:
-            PathError: A file is missing or unreadable.
-            FormatError, UnsupportedError: A file is damaged, or asks for what is not known.
-        """
-        from ..sources.hf_tokenizer_dir import read_tokenizer
-
-        return cls.from_metadata(read_tokenizer(path, pre=pre), path=path)
-
-    @classmethod
-    def from_metadata(cls, metadata: dict[str, Value], *, path: object = None) -> Tokenizer:
+    def from_metadata(cls, metadata: dict[str, Value], *, path: object = None) -> Self:
         """The tokeniser that GGUF metadata describe.
 
         Raises:
@@ -404,7 +376,7 @@ class Tokenizer:
         if self._container is not None:
             self._container.close()
 
-    def __enter__(self) -> Tokenizer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
