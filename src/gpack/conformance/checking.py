@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ..container.report import Report, Violation
+from ..container.report import INTERNAL, Report, Violation
 from ..errors import UsageError
 from ..generated.layout import RECORD_RULES
 from ..generated.rules import RULES
@@ -154,6 +154,9 @@ def check(
     wanted = LEVELS[: LEVELS.index(level) + 1]
     left_out = {rule for rule, said in RULES.items() if said.level not in wanted}
     found = verify(path, report=_Selective(left_out), progress=progress, digests=level != "structure")
+    for violation in found.report.violations:
+        if violation.rule == INTERNAL:
+            raise violation.error(path)
     results = tuple(_result(rule, found, level) for rule in RULES)
     return CheckReport(found.path, found.structure.file_size, level, results, found.seconds, found.report.hint)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 KEPT_PER_RULE = 100
 
 
+INTERNAL = "internal"  # stands for a rule where a check itself fails
+
+
 class Violation:
     """One broken rule.
 
@@ -40,11 +43,12 @@ class Violation:
     @property
     def severity(self) -> str:
         """`error` or `warning`."""
-        return RULES[self.rule].severity
+        return severity(self.rule)
 
     def error(self, path: object, hint: str | None = None) -> errors.GpackError:
         """The violation as the exception that the rule asks for."""
-        kind: type[errors.GpackError] = getattr(errors, RULES[self.rule].error)
+        name = "InternalError" if self.rule == INTERNAL else RULES[self.rule].error
+        kind: type[errors.GpackError] = getattr(errors, name)
         return kind(
             self.message,
             code=self.rule,
@@ -98,6 +102,17 @@ class Report:
                 Violation(rule, section, field, offset, f"{message} {wanted}{RULES[rule].doc}".lstrip())
             )
 
+    def add_escaped(self, section: str, error: Exception) -> None:
+        """Records what ended a check that should have judged the bytes: a rule of the format that stopped it, or a
+        fault of this program. Either way the file was not found to be sound.
+        """
+        if isinstance(error, errors.GpackError) and error.code in RULES:
+            self.add(error.code, error.section or section, error.field or "", error.offset, f"{error.message}.")
+            return
+        self.counts[INTERNAL] = self.counts.get(INTERNAL, 0) + 1
+        message = f"The check ended with {type(error).__name__}: {error}. Please report it."
+        self.violations.append(Violation(INTERNAL, section, "", None, message))
+
     def check(self, *rules: str) -> None:
         """Notes that rules are put to the test."""
         self.checked.update(rules)
@@ -122,7 +137,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """No error was found; warnings do not count."""
-        return all(RULES[rule].severity != "error" for rule in self.counts)
+        return all(severity(rule) != "error" for rule in self.counts)
 
     def __bool__(self) -> bool:
         """`ok`."""
@@ -135,6 +150,11 @@ class Report:
     def errors(self) -> Iterator[Violation]:
         """The violations that are not warnings."""
         return (violation for violation in self.violations if violation.severity == "error")
+
+
+def severity(rule: str) -> str:
+    """`error` or `warning`."""
+    return "error" if rule == INTERNAL else RULES[rule].severity
 
 
 def show(value: object) -> str:

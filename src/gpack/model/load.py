@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from ..container.structure import check_path
-from ..errors import ClosedError, GpackError, MissingError, UnsupportedError, UsageError
+from ..errors import ClosedError, GpackError, InternalError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
@@ -132,9 +132,11 @@ class LoadedModel:
             return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
         try:
             return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, mode)
-        except GpackError as error:
-            if where.primary_model_path is None:
+        except Exception as caught:
+            # A fault of ours over a damaged pack must not keep the GGUF from being used either.
+            if where.primary_model_path is None or isinstance(caught, MemoryError):
                 raise
+            error = caught if isinstance(caught, GpackError) else _internal(caught, where.gpack_path)
             LOG.warning("%s; loading %s instead", error, os.fspath(where.primary_model_path))
             made = cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
             made.fallback = error
@@ -263,6 +265,10 @@ class LoadedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _internal(error: Exception, path: Path) -> InternalError:
+    return InternalError(f"{type(error).__name__}: {error}", code="internal", path=path, hint="please report it")
 
 
 class SourceMetadata(Mapping[str, Any]):

@@ -18,6 +18,7 @@ from ..errors import FormatError, UsageError
 
 Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
 _MASK = (1 << 64) - 1
+_MAX_ROW = (1 << 63) - 1  # rows and token ids are int64
 _GAMMA = 0x9E3779B97F4A7C15  # of SplitMix64
 _LAYER_STEP = 10007
 DEFAULT_SEED = 1234
@@ -50,10 +51,13 @@ class NgramHash:
         lengths = (len(self.multipliers), len(self.head_offsets), len(self.head_vocab_sizes))
         if self.ngram_size < 2 or self.heads_per_ngram < 1 or lengths != (self.ngram_size, heads, heads):
             raise _fault(f"{self.ngram_size}-grams of {self.heads_per_ngram} heads have {lengths} constants")
+        ends = (at + size for at, size in zip(self.head_offsets, self.head_vocab_sizes, strict=True))
         if (
             min(self.head_vocab_sizes) < 1
             or min(self.head_offsets) < 0
+            or max(ends) > _MAX_ROW
             or not all(0 <= m <= _MASK for m in self.multipliers)
+            or not -1 <= self.eos_token_id <= _MAX_ROW
         ):
             raise _fault("a constant is out of its range")
 
@@ -102,15 +106,26 @@ class NgramHash:
             tokens: Ids of consecutive tokens.
             previous: The tokens of the sequence before them; the last `ngram_size - 1` count. Empty at its start.
         """
-        return ngram_rows(
-            tokens,
-            multipliers=self.multipliers,
-            head_offsets=self.head_offsets,
-            head_vocab_sizes=self.head_vocab_sizes,
-            heads_per_ngram=self.heads_per_ngram,
-            eos_token_id=self.eos_token_id,
-            previous=previous,
-        )
+        size, eos = self.ngram_size, self.eos_token_id
+        history = _ids(previous)[-(size - 1) :]
+        # Before the start of the sequence there is nothing, which counts as an end-of-sequence token.
+        missing = np.full(size - 1 - len(history), eos, np.int64)
+        line = np.concatenate([missing, history, _ids(tokens)])
+        count = len(line) - (size - 1)
+        factors = np.array(self.multipliers, np.uint64)
+        mixed = line[size - 1 :].astype(np.uint64) * factors[0]
+        cut = np.zeros(count, np.bool_)
+        rows = []
+        for back in range(1, size):
+            older = line[size - 1 - back : len(line) - back]
+            # Once the context is cut, all that is older is cut too.
+            cut |= older == eos
+            mixed = mixed ^ np.where(cut, np.int64(eos), older).astype(np.uint64) * factors[back]
+            heads = slice((back - 1) * self.heads_per_ngram, back * self.heads_per_ngram)
+            sizes = np.array(self.head_vocab_sizes[heads], np.uint64)
+            first = np.array(self.head_offsets[heads], np.int64)
+            rows.append((mixed[:, None] % sizes).astype(np.int64) + first)
+        return np.concatenate(rows, axis=1)
 
 
 def ngram_rows(
@@ -123,26 +138,20 @@ def ngram_rows(
     eos_token_id: int,
     previous: Tokens = (),
 ) -> npt.NDArray[np.int64]:
-    """int64 [tokens, heads]: the rows of each token; the arguments are those of `NgramHash`."""
-    size = len(multipliers)
-    history = _ids(previous)[-(size - 1) :]
-    # Before the start of the sequence there is nothing, which counts as an end-of-sequence token.
-    missing = np.full(size - 1 - len(history), eos_token_id, np.int64)
-    line = np.concatenate([missing, history, _ids(tokens)])
-    count = len(line) - (size - 1)
-    factors = np.array(multipliers, np.uint64)
-    mixed = line[size - 1 :].astype(np.uint64) * factors[0]
-    cut = np.zeros(count, np.bool_)
-    rows = []
-    for back in range(1, size):
-        older = line[size - 1 - back : len(line) - back]
-        # Once the context is cut, all that is older is cut too.
-        cut |= older == eos_token_id
-        mixed = mixed ^ np.where(cut, np.int64(eos_token_id), older).astype(np.uint64) * factors[back]
-        heads = slice((back - 1) * heads_per_ngram, back * heads_per_ngram)
-        sizes = np.array(head_vocab_sizes[heads], np.uint64)
-        rows.append((mixed[:, None] % sizes).astype(np.int64) + np.array(head_offsets[heads], np.int64))
-    return np.concatenate(rows, axis=1)
+    """int64 [tokens, heads]: the rows of each token; the arguments are those of `NgramHash`.
+
+    Raises:
+        FormatError: `ple.hash`: the constants do not fit each other or are out of their range.
+    """
+    made = NgramHash(
+        ngram_size=len(multipliers),
+        heads_per_ngram=heads_per_ngram,
+        multipliers=tuple(multipliers),
+        head_offsets=tuple(head_offsets),
+        head_vocab_sizes=tuple(head_vocab_sizes),
+        eos_token_id=eos_token_id,
+    )
+    return made.rows(tokens, previous)
 
 
 def derive_multipliers(vocab_size: int, ngram_size: int, *, layer: int = 0, seed: int = DEFAULT_SEED) -> list[int]:
@@ -191,7 +200,10 @@ def _is_prime(number: int) -> bool:
 
 
 def _ids(tokens: Tokens) -> npt.NDArray[np.int64]:
-    made = np.asarray(tokens, np.int64)
+    try:
+        made = np.asarray(tokens, np.int64)
+    except OverflowError as error:
+        raise UsageError(f"a token id is beyond 63 bits: {error}", code="usage", field="tokens") from error
     if made.ndim != 1 or (made.size and made.min() < 0):
         raise UsageError("token ids are one line of numbers from 0 on", code="usage", field="tokens")
     return made

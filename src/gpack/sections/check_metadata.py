@@ -7,6 +7,7 @@ import codecs
 import numpy as np
 
 from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MetadataType, SectionKind
+from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_ALIGNMENT
 from ..generated.rules import (
     align_up,
     check_gbt_header_v1,
@@ -156,6 +157,7 @@ def check_metadata(context: Context) -> None:
     context.tables[SectionKind.METADATA_KV_BIN] = checked
     context.check_items(SectionKind.METADATA_KV_BIN, len(checked.rows))
     check_positions(checked, "metadata.position")
+    _check_source_alignment(checked)
     for index, row in enumerate(checked.rows):
         key = checked.label(index)
         context.report.check("metadata.forbidden")
@@ -167,17 +169,34 @@ def check_metadata(context: Context) -> None:
             _check_entry(context, checked, index, key)
 
 
+def _check_source_alignment(checked: CheckedTable) -> None:
+    """The alignment is one that a GGUF can have, and the one that the keys say: else no GGUF could be exported."""
+    checked.report.check("metadata.source_alignment")
+    found = checked.header.source_alignment
+    aligned = found or GGUF_DEFAULT_ALIGNMENT
+    said: int | None = GGUF_DEFAULT_ALIGNMENT
+    for index, row in enumerate(checked.rows):
+        if checked.names[index] == metadata.ALIGNMENT_KEY and index not in checked.broken:
+            number = row.value_type == MetadataType.UINT32 and not metadata.is_stub(row)
+            said = int.from_bytes(checked.bytes_of(row, "value"), "little") if number else None
+    if aligned > GGUF_MAX_ALIGNMENT or aligned & (aligned - 1) or aligned != said:
+        wanted = "no UINT32" if said is None else said
+        message = f"Found {found}, and the keys say {wanted}."
+        checked.header_fault("metadata.source_alignment", "source_alignment", message)
+
+
 def _check_entry(context: Context, checked: CheckedTable, index: int, key: str) -> None:
     row, table = checked.rows[index], checked.table
     heap = checked.header.len_heap
-    known = row.value_type in MetadataType.NAMES and row.element_type in MetadataType.NAMES
-    if table is None or not known or row.value_offset > heap or row.value_length > heap - row.value_offset:
+    if (
+        table is None
+        or index in checked.broken
+        or row.value_offset > heap
+        or row.value_length > heap - row.value_offset
+    ):
         return
     raw = table.bytes_of(row, "value")
     context.report.check("metadata.value")
-    fixed = MetadataType.BYTES[row.element_type]
-    if fixed and row.value_length != row.count * fixed:
-        return  # reported as metadata.size
     try:
         check_value(row.value_type, row.element_type, row.count, raw)
     except ValueFaultError as error:
@@ -207,6 +226,9 @@ def _check_stub(context: Context, checked: CheckedTable, index: int, key: str) -
     value_type, element_types, count = expected
     if row.value_type != value_type or row.element_type not in element_types or row.count != count:
         message = f"{key} has type {row.value_type} of {row.element_type} and {row.count} elements, not {count}."
+        checked.fault("metadata.stub", index, "count", message)
+    elif key == tokenizer.MERGES and (size := held.merges_size()) > held.merges_limit:
+        message = f"The merges would take {size} bytes, of a section that allows {held.merges_limit}."
         checked.fault("metadata.stub", index, "count", message)
 
 

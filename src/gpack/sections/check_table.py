@@ -7,7 +7,7 @@ from typing import Any
 
 from ..container.report import Report
 from ..generated.constants import MAX_ROWS
-from ..generated.rules import align_up
+from ..generated.rules import RULES, align_up
 from ..generated.structs import Record
 from .table import Table
 
@@ -21,6 +21,7 @@ class CheckedTable:
         base: Offset of the section in the file.
         rows: The rows; empty where the header is not sound.
         names: The bytes of each row's first reference (its name or key); empty bytes where the reference is bad.
+        broken: Numbers of rows that break a rule which says how to read them: nothing that they point to is decoded.
         sound: The table can be read: rows and heap lie where they should.
         shards: The rows of ExpertLayoutBin's second table.
     """
@@ -34,6 +35,7 @@ class CheckedTable:
         self.rows: list[Any] = []
         self.names: list[bytes] = []
         self.shards: list[Any] = []
+        self.broken: set[int] = set()
 
     @property
     def sound(self) -> bool:
@@ -104,14 +106,26 @@ def check_table(
     made.table = Table(data, header_class, row_class, section=section)
     if header.num_rows:
         report.check_record(row_class)
-    for index, row in enumerate(made.table):
+    for index in range(header.num_rows):
+        row = made.table.row(index)
         made.rows.append(row)
         if broken := check_row(row):
+            if any(not RULES[rule].recommended for rule, _ in broken):
+                made.broken.add(index)
             report.add_broken(broken, row, section, base=made.row_base(index), prefix=f"rows[{index}].")
     if row_class.REFS:
         check_heap(made, made.rows, "rows", header.ofs_rows, header.row_size, end=True)
-        _check_names(made)
+        if bytes_inside(made.rows, header.len_heap) > header.len_heap:
+            made.table = None  # reported as index.heap_order; copying what is shared could take any memory
+        else:
+            _check_names(made)
     return made
+
+
+def bytes_inside(rows: list[Any], len_heap: int) -> int:
+    """Bytes of all references of rows together, without those that leave the heap."""
+    spans = ((getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")) for row in rows for ref, _ in row.REFS)
+    return sum(length for offset, length in spans if offset + length <= len_heap)
 
 
 def check_heap(

@@ -13,6 +13,7 @@ from .table import Table, build_table
 from .values import Value
 
 SECTION = "MetadataKvBin"
+ALIGNMENT_KEY = b"general.alignment"
 FORBIDDEN_PREFIX = "gexec."  # hardware-specific: belongs to the GEXEC cache
 
 

@@ -62,6 +62,13 @@ def _types(held: TokenizerTable, element_type: int) -> bytes:
 
 def _merges(held: TokenizerTable, _: int) -> bytes:
     tokens = held.tokens()
+    if (size := held.merges_size()) > held.merges_limit:
+        raise FormatError(
+            f"the merges would take {size} bytes, of a section that allows {held.merges_limit}",
+            code="metadata.stub",
+            section=tokenizer.SECTION,
+            field="triples",
+        )
     # -1 is a merge that did not resolve, and then the metadata would hold the strings.
     if ((held.triples < 0) | (held.triples >= len(tokens))).any():
         raise FormatError(

@@ -15,6 +15,7 @@ from ..container.structure import open_file
 from ..generated.constants import ShardFlags
 from ..generated.structs import ExpertShardRowV1
 from .assets import is_file_name
+from .table import bytes_referred
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -187,11 +188,19 @@ def shard_rows(table: Table[Any, Any]) -> Iterator[ExpertShardRowV1]:
 
     Raises:
         BoundsError: They leave the section.
+        FormatError: Their names share bytes of the heap, or leave it (`index.heap_order`).
     """
     header = table.header
     end = header.ofs_shards + header.num_shards * header.shard_row_size
     if header.shard_row_size < ExpertShardRowV1.SIZE or end > len(table.data):
         raise errors.BoundsError("the shards leave the section", code="expert.shard_table", section=SECTION)
+    total = bytes_referred(table.data, header.ofs_shards, header.num_shards, header.shard_row_size, ExpertShardRowV1)
+    if total > header.len_heap:
+        raise errors.FormatError(
+            f"the shards' names have {total} bytes together, the heap has {header.len_heap}",
+            code="index.heap_order",
+            section=SECTION,
+        )
     for index in range(header.num_shards):
         yield ExpertShardRowV1.decode(table.data, header.ofs_shards + index * header.shard_row_size)
 

@@ -9,6 +9,8 @@ from ..errors import BoundsError, FormatError
 from ..generated.constants import MAX_HEAP
 from ..generated.structs import Record
 
+_WORD = 4  # bytes of a reference's offset, and of its length
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +47,7 @@ class Table(Generic[H, R]):
         self.data = memoryview(data)
         self.section = section
         self.row_class = row_class
+        self._checked = False
         if len(self.data) < header_class.SIZE:
             raise BoundsError("the section is shorter than its header", code="index.header", section=section)
         self.header = header_class.decode(self.data)
@@ -76,7 +79,53 @@ class Table(Generic[H, R]):
         return self.row_class.decode(self.data, self.header.ofs_rows + index * self.header.row_size)
 
     def __iter__(self) -> Iterator[R]:
+        """The rows.
+
+        Raises:
+            FormatError: As `check_rows`.
+        """
+        self.check_rows()
         return (self.row(index) for index in range(len(self)))
+
+    def check_rows(self) -> None:
+        """Makes sure that whoever goes through the rows finds what a search finds, and gets no more than the heap.
+
+        Checked once, when the table is first gone through or a name is not found; a search that finds has no need.
+
+        Raises:
+            FormatError: References share bytes of the heap (`index.heap_order`), or the rows are not sorted by name
+                (`index.sorted`).
+            BoundsError: A name leaves the heap.
+        """
+        if self._checked or not self.row_class.REFS:
+            return
+        header = self.header
+        total = bytes_referred(self.data, header.ofs_rows, len(self), header.row_size, self.row_class)
+        if total > header.len_heap:
+            self._refuse_sharing(total)
+        ref, previous = self.row_class.REFS[0][0], None
+        for index in range(len(self)):
+            name = bytes(self.bytes_of(self.row(index), ref))
+            if previous is not None and name <= previous:
+                raise FormatError(
+                    f"{name[:80]!r} stands after {previous[:80]!r}",
+                    code="index.sorted",
+                    section=self.section,
+                    field=f"rows[{index}]",
+                )
+            previous = name
+        self._checked = True
+
+    def _refuse_sharing(self, total: int) -> None:
+        for index in range(len(self)):
+            row = self.row(index)
+            for ref, _ in row.REFS:
+                self.bytes_of(row, ref)  # nothing is copied; one that leaves the heap is the better thing to tell
+        raise FormatError(
+            f"references have {total} bytes together, the heap has {self.header.len_heap}: they share some",
+            code="index.heap_order",
+            section=self.section,
+        )
 
     def bytes_of(self, row: R, ref: str) -> memoryview:
         """The heap bytes that a row's reference points to.
@@ -107,7 +156,11 @@ class Table(Generic[H, R]):
             raise FormatError(f"no UTF-8: {error}", code="index.utf8", section=self.section, field=ref) from error
 
     def find(self, name: bytes, *, ref: str = "name") -> int | None:
-        """Number of the row of that name, by binary search; None where there is none."""
+        """Number of the row of that name, by binary search; None where there is none.
+
+        Raises:
+            FormatError: It was not found, and the rows are not sorted, so that this says nothing: as `check_rows`.
+        """
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -118,7 +171,22 @@ class Table(Generic[H, R]):
                 low = middle + 1
             else:
                 high = middle
+        self.check_rows()
         return None
+
+
+def bytes_referred(data: memoryview, ofs_rows: int, count: int, row_size: int, row_class: type[Record]) -> int:
+    """Bytes of all references of rows together, without decoding a row.
+
+    Raises:
+        FormatError: `index.row_size`: rows are not whole words.
+    """
+    words_per_row, odd = divmod(row_size, _WORD)
+    if odd:
+        raise FormatError(f"rows have {row_size} bytes", code="index.row_size")
+    words = data[ofs_rows : ofs_rows + count * row_size].cast("I")
+    places = (row_class.OFFSETS[f"{ref}_length"] // _WORD for ref, _ in row_class.REFS)
+    return sum(sum(words[place::words_per_row]) for place in places)
 
 
 def build_table(

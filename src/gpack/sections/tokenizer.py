@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BoundsError, FormatError
-from ..generated.constants import MetadataType
+from ..generated.constants import MAX_MERGE_GROWTH, MetadataType
 from ..generated.dtypes import GBT_V1_PARTS
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 from .gbt_index import build_index
@@ -26,6 +26,7 @@ TYPE_STUBS = (MetadataType.INT32, MetadataType.UINT32)
 MODEL, BYTE_LEVEL_MODEL = "tokenizer.ggml.model", "gpt2"  # vocabularies of this model are spelled in bytes
 NORMAL = 1  # GGUF's token type of an ordinary token
 NO_ID = -1
+_BATCH = 1 << 16  # merges that are measured at a time
 
 Bytes = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.int32]
@@ -86,6 +87,23 @@ class TokenizerTable:
             raise IndexError(f"there are {len(self)} tokens, there is no token {token_id}")
         return bytes(self.vocab_blob[self.offsets[token_id] : self.offsets[token_id + 1]])
 
+    @property
+    def merges_limit(self) -> int:
+        """Most bytes that the merges, spelled out, may take."""
+        return MAX_MERGE_GROWTH * gbt_v1_size(self.header)
+
+    def merges_size(self) -> int:
+        """Bytes of the merges, spelled out with a space between left and right, where their ids are in the vocabulary.
+
+        The offsets must rise.
+        """
+        size = len(self.triples)
+        for first in range(0, len(self.triples), _BATCH):
+            sides = self.triples[first : first + _BATCH, :2].astype(np.int64)
+            sides = sides[((sides >= 0) & (sides < len(self))).all(axis=1)]
+            size += int((self.offsets[sides + 1].astype(np.int64) - self.offsets[sides]).sum())
+        return size
+
     def tokens(self) -> list[bytes]:
         """The bytes of every token, by id; together they are the blob.
 
@@ -143,6 +161,8 @@ def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
         chat_template_bytes=len(template),
         n_special=len(index["special_tokens"]),
     )
+    if MERGES in stubs and int(_strings(metadata[MERGES]).lengths.sum()) > MAX_MERGE_GROWTH * gbt_v1_size(header):
+        stubs.remove(MERGES)  # they stay in the metadata as they are
     arrays = {
         **index,
         "offsets": offsets,

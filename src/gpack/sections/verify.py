@@ -13,7 +13,7 @@ from ..container.manifest import binding_faults, canonical, parse_json, schema_f
 from ..container.reader import Container, check_digests, check_manifest_digest
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
-from ..errors import FormatError
+from ..errors import FormatError, PathError
 from ..generated.constants import MAX_MANIFEST, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
 from .check_experts import check_experts, check_mtp
@@ -90,7 +90,7 @@ def verify(
             context = Context(descriptor, path, structure, report)
             if digests:
                 hashed = _check_bytes(context, structure.header, structure.footer, progress)
-            _check_manifest(context, structure.header)
+            _guarded(context, "ManifestJson", _check_manifest)
             check_sections(context)
             layout = context.tables.get(SectionKind.EXPERT_LAYOUT_BIN)
             if shards and layout is not None and layout.table is not None:
@@ -113,7 +113,7 @@ def check_tables(container: Container) -> None:
     structure = Structure(container.file_size)
     structure.header, structure.footer, structure.entries = container.header, container.footer, container.entries
     context = Context(container.descriptor, container.path, structure, Report(), thorough=False)
-    _check_manifest(context, container.header)
+    _guarded(context, "ManifestJson", _check_manifest)
     check_sections(context)
     fault = next((found for found in context.report.errors() if found.rule != "field.reserved"), None)
     if fault is not None:
@@ -125,17 +125,31 @@ def check_sections(context: Context) -> None:
     if "section.duplicate" in context.report.counts:
         return  # which of the two to believe?
     # The order matters: stubs point into the tokenizer, placement depends on the metadata, rows on the index.
-    check_tokenizer(context)
-    check_metadata(context)
-    check_tensor_index(context)
-    check_singles(context)
-    check_dense(context)
-    check_experts(context)
-    check_mtp(context)
-    check_assets(context)
+    _guarded(context, "TokenizerBin", check_tokenizer)
+    _guarded(context, "MetadataKvBin", check_metadata)
+    _guarded(context, "TensorIndexBin", check_tensor_index)
+    _guarded(context, "single tensors", check_singles)
+    _guarded(context, "dense tensors", check_dense)
+    _guarded(context, "ExpertLayoutBin", check_experts)
+    _guarded(context, "MtpBlob", check_mtp)
+    _guarded(context, "TokenizerAssets", check_assets)
+    _guarded(context, "ManifestJson", _check_contents)
+
+
+def _check_contents(context: Context) -> None:
     context.check_items(MANIFEST, 1)
     if context.manifest is not None:
         check_summary(context, context.manifest)
+
+
+def _guarded(context: Context, section: str, check: Callable[[Context], None]) -> None:
+    """Runs a check; whatever escapes it, but for what the disk or the memory does, is a violation."""
+    try:
+        check(context)
+    except (PathError, MemoryError):
+        raise
+    except Exception as error:
+        context.report.add_escaped(section, error)
 
 
 # ---------------------------------------------------------------- bytes
@@ -177,10 +191,10 @@ def _check_gaps(context: Context, header: GPackHeaderV1) -> None:
 # ---------------------------------------------------------------- manifest
 
 
-def _check_manifest(context: Context, header: GPackHeaderV1) -> None:
-    report = context.report
+def _check_manifest(context: Context) -> None:
+    report, header = context.report, context.structure.header
     entry = context.entry(MANIFEST)
-    if entry is None:
+    if entry is None or header is None:
         return
     report.check("manifest.json")
     if entry.size > MAX_MANIFEST:

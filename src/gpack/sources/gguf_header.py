@@ -9,7 +9,7 @@ import numpy as np
 
 from gpack.errors import FormatError, UnsupportedError
 from gpack.generated.constants import FOREIGN_TYPES, MAX_NUMBER, GgmlType, MetadataType
-from gpack.generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_MAX_DIMS
+from gpack.generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_MAX_ALIGNMENT, GGUF_MAX_DIMS
 from gpack.generated.gguf.structs import GgufArrayHeader, GgufHeader, GgufTensorRank, GgufTensorTail, GgufValueType
 from gpack.generated.rules import align_up
 from gpack.sections.strings import LENGTH_SIZE, Positions, table_from_bounds
@@ -19,7 +19,6 @@ from gpack.sources.gguf_cursor import Cursor
 
 ALIGNMENT_KEY = "general.alignment"
 VERSIONS = (2, 3)
-MAX_ALIGNMENT = 1 << 20
 UNKNOWN_SIZE = -1  # byte size of a tensor whose type is not known
 
 # The table's later ids are this project's own, for types that ggml lacks.
@@ -240,14 +239,14 @@ def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:
         raise cursor.error(
             FormatError,
             "gguf.alignment",
-            f"the alignment is {alignment}; powers of two from 1 to {MAX_ALIGNMENT} are allowed",
+            f"the alignment is {alignment}; powers of two from 1 to {GGUF_MAX_ALIGNMENT} are allowed",
         )
     return alignment
 
 
 def is_alignment(number: int) -> bool:
-    """Whether the number is a power of two from 1 to `MAX_ALIGNMENT`."""
-    return 0 < number <= MAX_ALIGNMENT and not number & (number - 1)
+    """Whether the number is a power of two from 1 to `GGUF_MAX_ALIGNMENT`."""
+    return 0 < number <= GGUF_MAX_ALIGNMENT and not number & (number - 1)
 
 
 def _read_tensors(cursor: Cursor, count: int, *, allow_unknown_types: bool) -> tuple[RawTensor, ...]:

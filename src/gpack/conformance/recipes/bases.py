@@ -125,6 +125,15 @@ def vocabulary() -> bytes:
 
 
 @cache
+def repeated_merges() -> bytes:
+    """One merge of long tokens, over and over: spelled out they take far more bytes than the tokens."""
+    left, right = "l" * 400, "r" * 400
+    merges = [f"{left} {right}"] * 40
+    tokens = ("tokenizer.ggml.tokens", "[str]", [left, right, left + right])
+    return convert([("general.architecture", "str", "t"), tokens, ("tokenizer.ggml.merges", "[str]", merges)], [])
+
+
+@cache
 def plain() -> bytes:
     """The three mandatory sections, nothing in the tables."""
     return convert([], [])

@@ -9,7 +9,7 @@ from ...generated.constants import CACHE_LINE, SECTION_NAMES
 from ...generated.rules import align_up
 from ...generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
 from ..parts import ROWS, Parts
-from .bases import everything, plain, small, vocabulary
+from .bases import everything, plain, repeated_merges, small, vocabulary
 from .case import ASSETS, DENSE, EMBED_BLOB, GBT, INDEX, KV, LAYOUT, MTP, NATIVE, PACK, Change, case, steps, u32, u64
 
 INDEXES = (KV, INDEX, DENSE, NATIVE, LAYOUT, ASSETS, MTP)
@@ -327,6 +327,16 @@ case(
     base=vocabulary,
     placed=False,
 )
+case(
+    "metadata.stub",
+    "MetadataKvBin",
+    "",
+    edit_entry(KV, "tokenizer.ggml.merges", value=b"", flags=1),
+    base=repeated_merges,
+    placed=False,
+)
+for alignment in (48, 1 << 21, 64):
+    case("metadata.source_alignment", "MetadataKvBin", "source_alignment", set_header(KV, source_alignment=alignment))
 case("metadata.forbidden", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"gexec.sm"), placed=False)
 
 # ---------------------------------------------------------------- tokenizer

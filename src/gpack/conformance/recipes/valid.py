@@ -152,6 +152,11 @@ base("plain", "The three mandatory sections, and nothing in the tables.", bases.
 base("vocabulary", "A tokenizer and no tensors.", bases.vocabulary)
 base("small", "All fifteen kinds of sections in as few bytes as possible.", bases.small)
 base("everything", "All fifteen kinds of sections, all kinds of metadata, fused and plain experts.", bases.everything)
+base(
+    "repeated-merges",
+    "Merges that stand as strings, for of pairs of ids they would be too many.",
+    bases.repeated_merges,
+)
 base("external", "Routed experts in two shards beside the pack.", bases.external, shards=tuple(bases.shard_bytes()))
 
 # ---------------------------------------------------------------- header and directory

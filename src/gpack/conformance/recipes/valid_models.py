@@ -307,7 +307,9 @@ valid(
 valid(
     "source-numbers",
     "The largest version and alignment of a source.",
-    lambda: pack_of(MemoryModel((ARCHITECTURE,), version=2**32 - 1, alignment=2**32 - 1)),
+    lambda: pack_of(
+        MemoryModel((ARCHITECTURE, ("general.alignment", "u32", 2**20)), version=2**32 - 1, alignment=2**20)
+    ),
 )
 valid(
     "model-facts",
