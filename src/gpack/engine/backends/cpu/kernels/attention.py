@@ -341,7 +341,10 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 high, shared = min(n, top + 1 - start), min(n, bottom + 1 - start)
                 if high <= low:
                     continue
-                first_tile = low // lanes
+                # Four tiles at once take no longer than two, one after the other.
+                first_tile, last_tile = low // lanes, (high + lanes - 1) // lanes
+                if many > 1 and last_tile - first_tile > 1:
+                    first_tile, last_tile = 0, block // lanes
                 multiply(
                     queries + row * row_bytes,
                     row_bytes,
@@ -351,7 +354,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     scores + first_tile * lanes * 4,
                     block * 4,
                     head_dim,
-                    (high + lanes - 1) // lanes - first_tile,
+                    last_tile - first_tile,
                     0,
                     direct,
                 )
