@@ -5,6 +5,7 @@ Where the CPU rounds, activations to 8 bits or keys and values to the type of a 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -17,9 +18,12 @@ from tiny_models import DATA, ORACLE, text
 
 from gpack.engine.backends import make_backend
 from gpack.engine.backends.base import Backend
+from gpack.engine.backends.cpu.buffers import Activations
+from gpack.engine.backends.cpu.layout import Q8_BYTES, Q8_CODES, Q8_SCALE
 from gpack.engine.backends.cpu.variants import usable
 from gpack.engine.backends.reference import ReferenceBackend
 from gpack.engine.backends.reference.operations import OPERATIONS
+from gpack.engine.backends.reference.rounding import as_8_bits
 from gpack.engine.engine import Chunk
 from gpack.engine.graph import Part, Value
 from gpack.engine.graph.rope import Rope, Yarn
@@ -29,6 +33,7 @@ from gpack.model import GuildModel, ModelPaths
 
 from .graph_runs import Bed, Doubles, Pair, Text, experts, matrix, quantised, random, vector
 from .products import BLOCKS, NUMBERS, PLAIN, plain_rows, random_rows
+from .products import Bed as ProductBed
 from .test_architectures import MODELS
 
 VARIANTS = [variant.name for variant in usable()]
@@ -248,6 +253,28 @@ def test_products(variant: str, name: str, compute: str) -> None:
     with backends(variant, compute) as (cpu, reference):
         made, wanted = (runs(backend, pair, logits=False) for backend in (cpu, reference))
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-5 * wanted.std())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_activations_are_rounded_alike(variant: str) -> None:
+    """Every code and every scale: of random groups, of halves, of equal values, of the smallest and the largest."""
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1, -0.5, 0, 0.5, 1], (300, 32))
+    wide = [np.ldexp(rng.standard_normal((100, 32)), power) for power in (-140, -121, -120, 0, 120, 124)]
+    halves = np.rint(40 * rng.standard_normal((1000, 32))) / 2
+    x = np.concatenate([rng.standard_normal((1000, 32)), halves, signs, rng.standard_cauchy((300, 32)), *wide])
+    x = x.astype(np.float32)
+    x[-30:, 3], x[-20:, 7], x[-10:, 3] = np.nan, np.inf, -np.inf
+    bed, source = ProductBed(variant, max_batch=len(x)), Activations(len(x), 32)
+    source.array[:] = x
+    bed.program.add("quantize_q8", bed.work.state.ctypes.data, source.address, 1, source.rounded_address)
+    bed.run(len(x))
+    raw = np.ctypeslib.as_array((ctypes.c_uint8 * (len(x) * Q8_BYTES)).from_address(source.rounded_address))
+    groups = raw.reshape(-1, Q8_BYTES)
+    scales = np.ascontiguousarray(groups[:, Q8_SCALE : Q8_SCALE + 4]).view("<f4").astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        made = groups[:, Q8_CODES : Q8_CODES + 32].view(np.int8) * scales
+    assert np.array_equal(made, as_8_bits(x.astype(np.float64)), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", [*BLOCKS, *PLAIN, *WITHOUT_KERNELS])
