@@ -7,6 +7,8 @@ here, by the rule of kernels/q8.py: of four scales for 32 values the one whose c
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -157,12 +159,22 @@ class Bed:
         self.program = Program(found)
         self.work = Workspace(found, self.state, max_batch=self.max_batch, threads=self.threads, compute=self.compute)
 
-    def run(self, *counts: int) -> None:
-        """Runs the program for batches of so many tokens."""
+    @contextmanager
+    def team(self) -> Iterator[Callable[[int], None]]:
+        """Threads that run the program for a batch of so many tokens."""
         with Team(self.work.kernels, self.threads) as team:
-            for count in counts:
+
+            def run(count: int) -> None:
                 self.state[0] = count
                 team.run(self.program)
+
+            yield run
+
+    def run(self, *counts: int) -> None:
+        """Runs the program for batches of so many tokens."""
+        with self.team() as run:
+            for count in counts:
+                run(count)
 
 
 def multiply(

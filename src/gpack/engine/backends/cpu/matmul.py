@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from ....generated.constants import GgmlType
 from . import slow
 from .buffers import Activations, Buffer
 from .kernels import BLOCK_TYPES, PLAIN_TYPES
-from .layout import Q8_VALUES
+from .layout import FREE_AT, MOST_COLUMNS, Q8_VALUES, SCRATCH_AT, group_of, multiply_kernel, panel_bytes
 from .matrices import Experts, Matrix
 from .team import Program
 from .workspace import Compute, Workspace
@@ -30,12 +29,6 @@ from .workspace import Compute, Workspace
 __all__ = ["Activations", "Buffer", "Compute", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
 
 Floats = npt.NDArray[np.float32]
-_SIXTEENS = ("Q2_K", "Q3_K", "Q6_K", "IQ2_XS", "IQ2_S")  # types whose scales are those of 16 weights
-_BYTES = ("Q8_0", "IQ4_NL", "IQ4_XS")  # types whose codes take all 8 bits
-_GRIDS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")  # types whose codes take 7 bits
-# A thread's memory, as kernels/drive.py has it.
-_FREE_AT = 256 + 4096 + 1024
-_RESULTS = 4096
 _PANELS = 512 << 10  # bytes of panels that are multiplied with all tokens before the next: in the second cache
 _MOST_TILES = 4
 
@@ -49,7 +42,7 @@ class _Plan:
         length: Of a row, as the multiplication counts.
         panel: Bytes of a panel.
         dot, unpack, multiply: Addresses; 0 where there is none.
-        few: Up to so many tokens are multiplied one by one.
+        few: Up to so many columns are multiplied with the weights as they are stored.
         is_rounded: Whether it reads the activations' 8-bit form.
     """
 
@@ -72,13 +65,11 @@ def matmul(
     *,
     bias: Floats | None = None,
     add: bool = False,
-    rows: Literal["all", "last"] = "all",
 ) -> None:
     """Adds a step: out[t] = matrix x[t] (+ bias) (+ out[t] where `add`) for all tokens of the batch.
 
     Args:
         bias: float32 [n_out].
-        rows: `last`: only the product of the last token, which goes to the first row of `out`.
 
     Raises:
         FormatError: `engine.shape`: the sizes do not fit each other.
@@ -91,10 +82,10 @@ def matmul(
     program.keep((work, matrix, x, out, bias))
     plan = _plan(work, matrix)
     if plan is None:
-        program.host(slow.matmul(work, matrix, x, out, bias=bias, add=add, last=rows == "last"))
+        program.host(slow.matmul(work, matrix, x, out, bias=bias, add=add))
     else:
         common = _common(program, work, plan, matrix, x, out)
-        words = common(matrix.address, 0 if bias is None else bias.ctypes.data, add, rows == "last")
+        words = common(matrix.address, 0 if bias is None else bias.ctypes.data, add)
         program.add("matmul", *words, counter=True)
     if isinstance(out, Activations):
         out.changed()
@@ -123,8 +114,8 @@ def moe_matmul(
     if plan is None:
         program.host(slow.moe_matmul(work, experts, selected, x, out))
     else:
-        order = 4 * (experts.n_expert + 2 + 2 * work.max_batch * count)
-        words = _common(program, work, plan, experts, x, out, order)(0, 0, False, False)
+        order = 4 * (2 * experts.n_expert + 2 + 2 * work.max_batch * count)
+        words = _common(program, work, plan, experts, x, out, order)(0, 0, False)
         program.add(
             "moe_matmul",
             *words,
@@ -156,7 +147,7 @@ def embed(program: Program, work: Workspace, matrix: Matrix, tokens: npt.NDArray
     program.keep((work, matrix, tokens, out))
     name = GgmlType.NAMES[matrix.ggml_type]
     if name in BLOCK_TYPES or name in PLAIN_TYPES:
-        panel_at = 64
+        panel_at = SCRATCH_AT
         memory, each = work.memory(panel_at + 4 * work.lanes * matrix.n_in)
         program.add(
             "embed",
@@ -181,36 +172,29 @@ def embed(program: Program, work: Workspace, matrix: Matrix, tokens: npt.NDArray
 def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
     """How to multiply; None: by the host."""
     name = GgmlType.NAMES[matrix.ggml_type]
-    find, n_in = work.kernels.address, matrix.n_in
-    if name in PLAIN_TYPES or (name in BLOCK_TYPES and work.compute == "f32"):
-        dot = find(f"dot_{name}") if name in PLAIN_TYPES else 0
+    find, n_in, variant = work.kernels.address, matrix.n_in, work.kernels.variant.name
+    is_plain = name in PLAIN_TYPES
+    if is_plain or (name in BLOCK_TYPES and work.compute == "f32"):
         return _Plan(
             _blocks(matrix),
             n_in,
             4 * work.lanes * n_in,
-            dot,
+            find(f"dot_{name}") if is_plain else 0,
             find(f"floats_{name}"),
             find("multiply_floats"),
-            2 if dot else 0,
+            MOST_COLUMNS if is_plain else 0,
             is_rounded=False,
         )
     if name not in BLOCK_TYPES:
         return None
-    group = 16 if name in _SIXTEENS else 32
-    kind = str(group)
-    if work.kernels.variant.name == "avx2":  # how many products 16 bits hold depends on the codes
-        kind = "signed" if name in _BYTES else f"grid_{group}" if name in _GRIDS else kind
-    elif name in _BYTES:
-        kind = "bytes"
-    panel = n_in // group * 4 * work.lanes * (2 + group // 4)
     return _Plan(
         _blocks(matrix),
         n_in // Q8_VALUES,
-        panel,
+        panel_bytes(variant, n_in, group_of(name)),
         find(f"dot_{name}"),
         find(f"codes_{name}"),
-        find(f"multiply_{kind}"),
-        2,
+        find(multiply_kernel(name, variant)),
+        MOST_COLUMNS,
         is_rounded=True,
     )
 
@@ -222,7 +206,7 @@ def _blocks(matrix: Matrix | Experts) -> int:
 
 def _tail_at(work: Workspace, matrix: Matrix | Experts) -> tuple[int, int]:
     """Where in a thread's memory the copy of a last tile lies, and what is behind it."""
-    return _FREE_AT, _FREE_AT + (work.lanes * matrix.row_bytes + 63) // 64 * 64
+    return FREE_AT, FREE_AT + (work.lanes * matrix.row_bytes + 63) // 64 * 64
 
 
 def _common(
@@ -233,8 +217,8 @@ def _common(
     x: Activations,
     out: Buffer,
     order: int = 0,
-) -> Callable[[int, int, bool, bool], tuple[int, ...]]:
-    """The arguments that all products have, in the order of kernels/drive.py; rounds the activations if need be.
+) -> Callable[[int, int, bool], tuple[int, ...]]:
+    """The arguments that all products have, in the order of layout.py; rounds the activations if need be.
 
     Args:
         order: Bytes that pairs of token and expert take.
@@ -249,9 +233,8 @@ def _common(
     tail_at, behind = _tail_at(work, matrix)
     panels_at = behind + (order + 63) // 64 * 64
     memory, each = work.memory(panels_at + tiles * plan.panel)
-    chunk = _RESULTS // (4 * work.lanes)
 
-    def words(weights: int, bias: int, add: bool, last: bool) -> tuple[int, ...]:
+    def words(weights: int, bias: int, add: bool) -> tuple[int, ...]:
         return (
             work.state.ctypes.data,
             weights,
@@ -265,7 +248,6 @@ def _common(
             4 * out.width,
             bias,
             add,
-            last,
             x.per_token,
             plan.dot,
             plan.unpack,
@@ -277,7 +259,6 @@ def _common(
             each,
             tail_at,
             panels_at,
-            chunk,
         )
 
     return words

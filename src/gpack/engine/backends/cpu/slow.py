@@ -17,15 +17,14 @@ _VALUES = 1 << 20  # float32 values that rows are turned into at a time
 
 
 def matmul(
-    work: Workspace, matrix: Matrix, x: Buffer, out: Buffer, *, bias: Floats | None, add: bool, last: bool
+    work: Workspace, matrix: Matrix, x: Buffer, out: Buffer, *, bias: Floats | None, add: bool
 ) -> Callable[[], None]:
     """What the host does for `engine.matmul.matmul`."""
 
     def run() -> None:
         count = work.n_tokens * x.per_token
-        first = count - 1 if last else 0
-        target = out.array[: count - first]
-        product = _product(matrix.address, matrix, x.array[first:count])
+        target = out.array[:count]
+        product = _product(matrix.address, matrix, x.array[:count])
         if bias is not None:
             product += bias
         target[...] = target + product if add else product
@@ -68,5 +67,15 @@ def _product(address: int, matrix: Matrix | Experts, x: Floats) -> Floats:
         for first in range(0, matrix.n_out, step):
             behind = min(first + step, matrix.n_out)
             weights = dequantize(stored_rows(address, matrix, first, behind), matrix.ggml_type)
-            made[:, first:behind] = x @ weights.T
+            for row, values in zip(made, x, strict=True):
+                row[first:behind] = _sums(weights * values)
     return made
+
+
+def _sums(products: Floats) -> Floats:
+    """The sums of rows: halves are added until one column is left, whatever the number of rows."""
+    while (width := products.shape[1]) > 1:
+        half = width // 2
+        left = products[:, 2 * half :]  # one column where the width is odd
+        products = np.concatenate([products[:, :half] + products[:, half : 2 * half], left], axis=1)
+    return products[:, 0]

@@ -35,8 +35,7 @@ PLAIN_TYPES = ("F32", "F16", "BF16")
 MODULES: dict[str, str] = {
     "execute": "executor",
     "quantize_q8": "q8",
-    **{f"dot_{name}": "dot" for name in BLOCK_TYPES},
-    **{f"dot_{name}": "linear" for name in PLAIN_TYPES},
+    **{f"dot_{name}": "dot" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
     **{f"codes_{name}": "panels" for name in BLOCK_TYPES},
     **{f"floats_{name}": "panels" for name in (*BLOCK_TYPES, *PLAIN_TYPES)},
     **{f"multiply_{kind}": "multiply" for kind in ("floats", "32", "16", "bytes", "signed", "grid_32", "grid_16")},

@@ -94,7 +94,7 @@ def _q2_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
     for half in range(2):
         for side in range(2):
             raw = rows.sixteen(16 + 32 * half + 16 * side)
-            for pair in range(4):
+            for pair in (0, 2, 1, 3):
                 place = 8 * half + 2 * pair + side
                 scale, minimum = Level(d, scales[place // 4], place % 4), Level(dmin, minima[place // 4], place % 4)
                 yield Group(place, [lanes.fields(item, 2 * pair, 2) for item in raw], 0, scale, minimum)
@@ -108,13 +108,13 @@ def _q3_k(lanes: Lanes, rows: Rows) -> Iterator[Group]:
         _less(lanes, builder.or_(lanes.fields(source, shift, 4), lanes.left(lanes.fields(top, 2 * number, 2), 4)), 32)
         for number, (source, shift) in enumerate(((low, 0), (middle, 0), (low, 4), (middle, 4)))
     ]
-    for side in range(2):
-        masks = rows.sixteen(16 * side)
-        for half in range(2):
+    masks = [rows.sixteen(16 * side) for side in range(2)]
+    for half in range(2):
+        for side in range(2):
             raw = rows.sixteen(32 + 32 * half + 16 * side)
-            for pair in range(4):
+            for pair in (0, 2, 1, 3):
                 place = 8 * half + 2 * pair + side
-                bits = [lanes.left(lanes.fields(item, 4 * half + pair, 1), 2) for item in masks]
+                bits = [lanes.left(lanes.fields(item, 4 * half + pair, 1), 2) for item in masks[side]]
                 codes = _with_bits(lanes, [lanes.fields(item, 2 * pair, 2) for item in raw], bits)
                 rows.part()
                 yield Group(place, codes, 4, Level(d, packed[place // 4], place % 4, signed=True))

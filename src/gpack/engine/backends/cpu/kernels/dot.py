@@ -1,4 +1,7 @@
-"""Quantised weights times one token: they are read once, in the form in which they are stored, and never written."""
+"""Weights times some columns: they are read once, in the form in which they are stored, and never written.
+
+A block is unpacked group by group in registers, and each group meets all columns before the next.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +9,193 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..layout import Q8_BYTES, Q8_VALUES
+from ..layout import BLOCKS, COUNT, Q8_BYTES, Q8_VALUES, ROW_BYTES, SCRATCH, SCRATCH_SUMS, TILE_WORDS, WEIGHTS
 from ..variants import Variant
 from .blocks import FORMATS
 from .emit import Written
-from .lanes import Lanes, Rows, fetch_ahead
-from .paired import PairedRows, add_paired_block
-from .products import sum_of_products
+from .lanes import I64, Lanes, Rows, fetch_ahead
+from .paired import PairedRows, is_paired, paired_sums
+from .plain import PLAIN, Plain
+from .products import Add, add_floats, add_group, columns_of, sums_of_products
 from .q8 import BYTE_OFFSET, GroupQ8
-from .units import Format
+from .results import column_address, put
+from .units import Format, Group
+
+# Writes a tile's sums: from the address of its weights, through columns that know how to be updated.
+_Body = Callable[[Lanes, Sequence[Any], Any, "_Columns"], None]
 
 
-def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: weights, bytes of a row, blocks of a row, activations in 8 bits, results. `ith` to `nth`: tiles."""
+class _Columns:
+    """The columns and their sums. One column's address and sum are in registers, those of several in memory."""
+
+    def __init__(self, lanes: Lanes, args: Sequence[Any], *, single: bool) -> None:
+        self.lanes, self.count, self.single = lanes, args[COUNT], single
+        self.total: Any = None
+        self._sums = lanes.at(args[SCRATCH], SCRATCH_SUMS)
+        self._addresses = args[SCRATCH]
+        if single:
+            self._address = column_address(lanes, args, lanes.number(0))
+            return
+
+        def address(number: Any, _carried: Sequence[Any]) -> list[Any]:
+            lanes.store(self._place(self._addresses, number, 8), column_address(lanes, args, number), 8)
+            return []
+
+        lanes.loop(self.count, [], address)
+
+    def _place(self, start: Any, number: Any, size: int) -> Any:
+        return self.lanes.builder.add(start, self.lanes.builder.mul(number, self.lanes.number(size)))
+
+    def sum_place(self, number: Any) -> Any:
+        """Where a column's sum is when a tile is done."""
+        return self._place(self._sums, number, 4 * self.lanes.count)
+
+    def clear(self) -> None:
+        """Sets all sums to 0."""
+        lanes, zero = self.lanes, self.lanes.fill(self.lanes.floats, 0.0)
+        self.total = zero
+
+        def clear(number: Any, _carried: Sequence[Any]) -> list[Any]:
+            lanes.store(self.sum_place(number), zero, 4)
+            return []
+
+        if not self.single:
+            lanes.loop(self.count, [], clear)
+
+    def through(self, count: Any, body: Callable[[Any], None]) -> None:
+        """`for place in range(count): body(place)`, where `body` updates the sums."""
+
+        def step(place: Any, carried: Sequence[Any]) -> list[Any]:
+            self.total = carried[0]
+            body(place)
+            return [self.total]
+
+        self.total = self.lanes.loop(count, [self.total], step)[0]
+
+    def update(self, add: Add, offset: Any) -> None:
+        """Adds to all sums.
+
+        Args:
+            add: Makes new sums of the addresses of some columns and their sums.
+            offset: What is added to the addresses.
+        """
+        lanes, builder = self.lanes, self.lanes.builder
+        if self.single:
+            (self.total,) = add([builder.add(self._address, offset)], [self.total])
+            return
+        done = lanes.number(0)
+        for width in columns_of(lanes.variant):
+            turns = builder.sdiv(builder.sub(self.count, done), lanes.number(width))
+
+            def some(number: Any, _carried: Sequence[Any], done: Any = done, width: int = width) -> list[Any]:
+                first = builder.add(done, builder.mul(number, lanes.number(width)))
+                addresses = lanes.opaque(self._place(self._addresses, first, 8))
+                sums = lanes.opaque(self.sum_place(first))
+                xs = [builder.add(lanes.load(lanes.at(addresses, 8 * k), I64, 8), offset) for k in range(width)]
+                places = [lanes.at(sums, 4 * lanes.count * k) for k in range(width)]
+                before = (lanes.load(place, lanes.floats, 4) for place in places)  # late: registers are few
+                for place, total in zip(places, add(xs, before), strict=True):
+                    lanes.store(place, total, 4)
+                return []
+
+            lanes.loop(turns, [], some)
+            done = builder.add(done, builder.mul(turns, lanes.number(width)))
+
+    def finish(self, args: Sequence[Any], first_row: Any) -> None:
+        """Stores a tile's results."""
+        lanes = self.lanes
+
+        def column(number: Any, _carried: Sequence[Any]) -> list[Any]:
+            put(lanes, args, number, first_row, self.sum_place(number))
+            return []
+
+        if self.single:
+            lanes.store(self._sums, self.total, 4)
+            column(lanes.number(0), [])
+        else:
+            lanes.loop(self.count, [], column)
+
+
+def _tiles(body: _Body, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
+    """Arguments: see layout.py. `first` to `behind`: the tiles, all of which have all their rows."""
     builder = lanes.builder
-    weights, row_bytes, n_blocks, q8, out = args
-    tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
-    zero = lanes.fill(lanes.floats, 0.0)
-    is_paired = form.pairs and lanes.variant.name == "avx2"
-    kind, add_block = (PairedRows, add_paired_block) if is_paired else (Rows, _add_block)
+    tile_bytes = builder.mul(args[ROW_BYTES], lanes.number(lanes.count))
 
-    def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
-        number = builder.add(number, first)
-        start = builder.add(weights, builder.mul(number, tile_bytes))
+    def all_tiles(*, single: bool) -> None:
+        columns = _Columns(lanes, args, single=single)
 
-        def block(place: Any, sums: Sequence[Any]) -> list[Any]:
-            rows = kind(lanes, builder.add(start, builder.mul(place, lanes.number(form.size))), row_bytes)
-            x = builder.add(q8, builder.mul(place, lanes.number(form.elements // Q8_VALUES * Q8_BYTES)))
-            made = add_block(form, lanes, rows, x, sums)
-            rows.part()  # asked for in between, what is ahead would delay the block itself
-            fetch_ahead(lanes, start, tile_bytes, place, form.size)
-            return made
+        def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
+            number = builder.add(number, first)
+            columns.clear()
+            body(lanes, args, builder.add(args[WEIGHTS], builder.mul(number, tile_bytes)), columns)
+            columns.finish(args, builder.mul(number, lanes.number(lanes.count)))
+            return []
 
-        total, rest = lanes.loop(n_blocks, [zero, zero], block)
-        lanes.store(builder.add(out, builder.mul(number, lanes.number(4 * lanes.count))), builder.fadd(total, rest))
-        return []
+        lanes.loop(builder.sub(behind, first), [], tile)
 
-    lanes.loop(builder.sub(behind, first), [], tile)
+    with builder.if_else(builder.icmp_signed("==", args[COUNT], lanes.number(1))) as (one, several):
+        with one:
+            all_tiles(single=True)
+        with several:
+            all_tiles(single=False)
 
 
-def _add_block(form: Format, lanes: Lanes, rows: Rows, x: Any, sums: Sequence[Any]) -> list[Any]:
-    """Adds a block's products to the sums: those of scales, and those of offsets and minima."""
+def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], start: Any, columns: _Columns) -> None:
     builder = lanes.builder
-    total, rest = sums
-    for group in form.groups(lanes, rows):
-        values = GroupQ8(lanes, x, group.place * form.group, form.group)
-        is_byte = group.offset == BYTE_OFFSET  # taken away in integers: so large an offset would cost precision
-        start = values.offset() if is_byte else None
-        products = sum_of_products(lanes, group.codes, values, form.top, signed=group.signed, start=start)
-        scale, minimum = group.floats(lanes)
-        if group.offset and not is_byte:
-            minimum = builder.fmul(scale, lanes.fill(lanes.floats, -float(group.offset)))
-        factor = builder.fmul(scale, values.scale())
-        total = lanes.multiply_add(builder.sitofp(products, lanes.floats), factor, total)
-        if minimum is not None:
-            rest = lanes.multiply_add(minimum, values.sum(), rest)
-    return [total, rest]
+    paired = columns.single and is_paired(lanes, form)
+    tile_bytes = builder.mul(args[ROW_BYTES], lanes.number(lanes.count))
+
+    def block(place: Any) -> None:
+        first = builder.add(start, builder.mul(place, lanes.number(form.size)))
+        rows = PairedRows(lanes, first, args[ROW_BYTES]) if paired else Rows(lanes, first, args[ROW_BYTES])
+        offset = builder.mul(place, lanes.number(form.elements // Q8_VALUES * Q8_BYTES))
+        for group in form.groups(lanes, rows):
+            multiply = partial(paired_sums if paired else _sums, lanes, form, group)
+            columns.update(add_group(lanes, form, group, multiply), offset)
+        rows.part()  # asked for in between, what is ahead would delay the block itself
+        fetch_ahead(lanes, start, tile_bytes, place, form.size)
+
+    columns.through(args[BLOCKS], block)
+
+
+def _sums(lanes: Lanes, form: Format, group: Group, values: Sequence[GroupQ8]) -> list[Any]:
+    is_byte = group.offset == BYTE_OFFSET
+    return sums_of_products(lanes, group.codes, values, form.top, signed=group.signed, is_byte=is_byte)
+
+
+def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], start: Any, columns: _Columns) -> None:
+    builder = lanes.builder
+    tile_bytes = builder.mul(args[ROW_BYTES], lanes.number(lanes.count))
+    step = lanes.number(form.elements)
+    blocks = builder.sdiv(args[BLOCKS], step)
+
+    def block(place: Any) -> None:
+        rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), args[ROW_BYTES])
+        columns.update(add_floats(lanes, form.values(lanes, rows)), builder.mul(place, lanes.number(4 * form.elements)))
+        fetch_ahead(lanes, start, tile_bytes, place, 16)
+
+    def single(place: Any) -> None:
+        place = builder.add(place, builder.mul(blocks, step))
+        weights = form.single(lanes, start, args[ROW_BYTES], place)
+        columns.update(add_floats(lanes, [weights]), builder.mul(place, lanes.number(4)))
+
+    columns.through(blocks, block)
+    columns.through(builder.srem(args[BLOCKS], step), single)
+
+
+def _kernel(variant: Variant, body: _Body) -> Written:
+    return Written(variant, TILE_WORDS, partial(_tiles, body))
 
 
 def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
-    return lambda variant: Written(variant, 5, partial(_quantized, form))
+    return lambda variant: _kernel(variant, partial(_quantized, form))
 
 
-BUILDERS = {f"dot_{name}": _quantized_kernel(form) for name, form in FORMATS.items()}
+def _plain_kernel(form: Plain) -> Callable[[Variant], Written]:
+    return lambda variant: _kernel(variant, partial(_plain, form))
+
+
+BUILDERS = {
+    **{f"dot_{name}": _quantized_kernel(form) for name, form in FORMATS.items()},
+    **{f"dot_{name}": _plain_kernel(form) for name, form in PLAIN.items()},
+}

@@ -1,7 +1,7 @@
 """The steps of products: they share out tiles among threads and call the kernels of the weights' type.
 
-Few tokens: the rows are multiplied as they are stored, token by token. Many: a few tiles are unpacked into panels, and
-the panels are multiplied with all tokens while they are still in the processor's second cache.
+Few columns: the weights are multiplied as they are stored. Many: a few tiles are unpacked into panels, and the panels
+are multiplied with all columns while they are still in the processor's second cache. Either way gives the same bits.
 """
 
 from __future__ import annotations
@@ -9,59 +9,74 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..variants import Variant
-from .lanes import rows_of
-from .memory import atomic_add, bytes_, call_kernel, floats, ints, longs
-from .multiply import (
+from ..layout import (
     ADD,
     BIAS,
-    COLUMNS,
+    BLOCKS,
     COUNT,
+    E_BLOCKS,
+    E_MEMORY,
+    E_MEMORY_EACH,
+    E_OUT,
+    E_PANEL_AT,
+    E_ROW_BYTES,
+    E_STATE,
+    E_TOKENS,
+    E_UNPACK,
+    E_WEIGHTS,
+    E_WIDTH,
     LENGTH,
+    MOST_TILES,
+    N_OUT,
     OUT,
     OUT_LIST,
     OUT_ROW,
+    P_ADD,
+    P_BIAS,
+    P_BLOCKS,
+    P_COUNTER,
+    P_DOT,
+    P_FEW,
+    P_LENGTH,
+    P_MEMORY,
+    P_MEMORY_EACH,
+    P_MOE_COUNTER,
+    P_MULTIPLY,
+    P_N_EXPERT,
+    P_N_OUT,
+    P_ORDER_AT,
+    P_OUT,
+    P_OUT_ROW,
+    P_PANEL_BYTES,
+    P_PANELS_AT,
+    P_PER_TOKEN,
+    P_ROW_BYTES,
+    P_SELECTED,
+    P_SELECTED_EACH,
+    P_STATE,
+    P_TABLE,
+    P_TAIL_AT,
+    P_TILES,
+    P_UNPACK,
+    P_WEIGHTS,
+    P_X,
+    P_X_EACH,
+    P_X_ROW,
     PANEL,
     PANEL_BYTES,
+    ROW_BYTES,
     SCRATCH,
+    SCRATCH_AT,
+    STEP_ROWS,
+    TILE_ARGUMENTS_AT,
+    WEIGHTS,
     X_LIST,
     X_ROW,
     X,
 )
-
-# Words of the arguments of `matmul`.
-(
-    STATE,
-    WEIGHTS,
-    ROW_BYTES,
-    N_OUT,
-    BLOCKS,
-    PANEL_LENGTH,
-    X_AT,
-    X_STEP,
-    OUT_AT,
-    OUT_STEP,
-    BIAS_AT,
-    ADD_TO,
-    LAST,
-    PER_TOKEN,
-    DOT,
-    UNPACK,
-    MULTIPLY,
-    FEW,
-    TILES,
-    ONE_PANEL,
-    MEMORY,
-    MEMORY_EACH,
-    TAIL_AT,
-    PANELS_AT,
-    CHUNK,
-    COUNTER,
-) = range(26)
-# `moe_matmul` has these behind them.
-SELECTED, SELECTED_EACH, TABLE, N_EXPERT, X_EACH, ORDER_AT, MOE_COUNTER = range(25, 32)
-# Where things lie in a thread's memory: arguments of kernels, results of row dots, what a multiplication needs.
-UNPACK_AT, MULTIPLY_AT, RESULTS_AT, MULTIPLY_MEMORY_AT, FREE_AT = 0, 64, 256, 256 + 4096, 256 + 4096 + 1024
+from ..variants import Variant
+from .lanes import rows_of
+from .memory import atomic_add, bytes_, call_kernel, floats, ints, longs
 
 
 def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -73,14 +88,14 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
     @inline
     def copy_tail(args: Any, weights: Any, memory: Any, tile: Any) -> Any:
         """The rows of the last tile, which has too few, with rows of zeros behind them."""
-        source = bytes_(weights + tile * lanes * args[ROW_BYTES])
-        target = bytes_(memory + args[TAIL_AT])
-        have = (args[N_OUT] - tile * lanes) * args[ROW_BYTES]
+        source = bytes_(weights + tile * lanes * args[P_ROW_BYTES])
+        target = bytes_(memory + args[P_TAIL_AT])
+        have = (args[P_N_OUT] - tile * lanes) * args[P_ROW_BYTES]
         for place in range(have):
             target[place] = source[place]
-        for place in range(have, lanes * args[ROW_BYTES]):
+        for place in range(have, lanes * args[P_ROW_BYTES]):
             target[place] = 0
-        return memory + args[TAIL_AT]
+        return memory + args[P_TAIL_AT]
 
     @inline
     def share(n_tiles: Any, number: Any, nth: Any, most: Any) -> Any:
@@ -100,150 +115,113 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
             first, left, number = first + nth * size, left - nth * size, number - nth
 
     @inline
-    def dots(args: Any, weights: Any, x: Any, out: Any, first: Any, behind: Any, memory: Any) -> None:
-        """The products of some tiles and one token."""
-        block = longs(memory + UNPACK_AT)
-        block[0], block[1], block[2], block[3] = weights, args[ROW_BYTES], args[BLOCKS], x
-        results = memory + RESULTS_AT
-        block[4] = results - 4 * lanes * first
-        whole = min(behind, args[N_OUT] // lanes)
-        if whole > first:
-            call_kernel(args[DOT], memory + UNPACK_AT, first, whole)
-        if behind > whole:
-            block[0] = copy_tail(args, weights, memory, whole)
-            block[4] = results + 4 * lanes * (whole - first)
-            call_kernel(args[DOT], memory + UNPACK_AT, 0, 1)
-        made, target = floats(results), floats(out + 4 * lanes * first)
-        bias = floats(args[BIAS_AT] + 4 * lanes * first)
-        for place in range(min(behind * lanes, args[N_OUT]) - first * lanes):
-            value = made[place]
-            if args[BIAS_AT] != 0:
-                value += bias[place]
-            if args[ADD_TO] != 0:
-                value += target[place]
-            target[place] = value
-
-    @inline
-    def unpack(args: Any, weights: Any, first: Any, behind: Any, memory: Any) -> None:
-        """Panels of some tiles."""
-        block = longs(memory + UNPACK_AT)
-        panels = memory + args[PANELS_AT]
-        block[0], block[1], block[2], block[3] = weights, args[ROW_BYTES], args[BLOCKS], panels
-        whole = min(behind, args[N_OUT] // lanes)
-        if whole > first:
-            call_kernel(args[UNPACK], memory + UNPACK_AT, first, whole)
-        if behind > whole:
-            block[0] = copy_tail(args, weights, memory, whole)
-            block[3] = panels + (whole - first) * args[ONE_PANEL]
-            call_kernel(args[UNPACK], memory + UNPACK_AT, 0, 1)
-
-    @inline
     def prepare(args: Any, memory: Any) -> None:
-        """The arguments of a multiplication that do not change between panels."""
-        block = longs(memory + MULTIPLY_AT)
-        block[PANEL], block[PANEL_BYTES], block[LENGTH] = memory + args[PANELS_AT], args[ONE_PANEL], args[PANEL_LENGTH]
-        block[X], block[X_ROW], block[X_LIST] = args[X_AT], args[X_STEP], 0
-        block[OUT], block[OUT_ROW], block[OUT_LIST] = args[OUT_AT], args[OUT_STEP], 0
-        block[COLUMNS], block[BIAS], block[ADD] = args[N_OUT], args[BIAS_AT], args[ADD_TO]
-        block[SCRATCH] = memory + MULTIPLY_MEMORY_AT
+        """The arguments of kernels of tiles that stay for a step, or that a column of its own changes."""
+        tile = longs(memory + TILE_ARGUMENTS_AT)
+        tile[ROW_BYTES], tile[BLOCKS] = args[P_ROW_BYTES], args[P_BLOCKS]
+        tile[PANEL_BYTES], tile[LENGTH] = args[P_PANEL_BYTES], args[P_LENGTH]
+        tile[X], tile[X_ROW], tile[X_LIST] = args[P_X], args[P_X_ROW], 0
+        tile[OUT], tile[OUT_ROW], tile[OUT_LIST] = args[P_OUT], args[P_OUT_ROW], 0
+        tile[N_OUT], tile[BIAS], tile[ADD] = args[P_N_OUT], args[P_BIAS], args[P_ADD]
+        tile[SCRATCH] = memory + SCRATCH_AT
+
+    @inline
+    def on_tiles(kernel: Any, args: Any, weights: Any, first: Any, behind: Any, memory: Any) -> None:
+        """Calls a kernel that reads weights for some tiles, the last of which may have too few rows."""
+        tile = longs(memory + TILE_ARGUMENTS_AT)
+        tile[WEIGHTS], tile[PANEL] = weights, memory + args[P_PANELS_AT]
+        whole = min(behind, args[P_N_OUT] // lanes)
+        if whole > first:
+            call_kernel(kernel, memory + TILE_ARGUMENTS_AT, first, whole)
+        if behind > whole:
+            tile[WEIGHTS] = copy_tail(args, weights, memory, whole) - whole * lanes * args[P_ROW_BYTES]
+            tile[PANEL] += (whole - first) * args[P_PANEL_BYTES]
+            call_kernel(kernel, memory + TILE_ARGUMENTS_AT, whole, behind)
+
+    @inline
+    def multiply(args: Any, weights: Any, first: Any, behind: Any, memory: Any) -> None:
+        """The products of some tiles and the columns that were prepared."""
+        tile = longs(memory + TILE_ARGUMENTS_AT)
+        if tile[COUNT] <= args[P_FEW]:
+            on_tiles(args[P_DOT], args, weights, first, behind, memory)
+            return
+        while first < behind:
+            end = min(first + args[P_TILES], behind)
+            on_tiles(args[P_UNPACK], args, weights, first, end, memory)
+            tile[PANEL] = memory + args[P_PANELS_AT]
+            call_kernel(args[P_MULTIPLY], memory + TILE_ARGUMENTS_AT, first, end)
+            first = end
 
     def matmul(args: Any, ith: int, nth: int) -> None:
-        memory = args[MEMORY] + ith * args[MEMORY_EACH]
-        count = longs(args[STATE])[0] * args[PER_TOKEN]
-        x = args[X_AT]
-        if args[LAST] != 0:
-            x += (count - 1) * args[X_STEP]
-            count = 1
-        n_tiles = (args[N_OUT] + lanes - 1) // lanes
+        memory = args[P_MEMORY] + ith * args[P_MEMORY_EACH]
+        count = longs(args[P_STATE])[STEP_ROWS] * args[P_PER_TOKEN]
+        n_tiles = (args[P_N_OUT] + lanes - 1) // lanes
         if count == 0:
             return
-        if count <= args[FEW]:
-            while True:
-                unit = atomic_add(args[COUNTER], 1)
-                token = unit % count
-                first, behind = share(n_tiles, unit // count, nth, args[CHUNK])
-                if first >= n_tiles:
-                    break
-                out = args[OUT_AT] + token * args[OUT_STEP]
-                dots(args, args[WEIGHTS], x + token * args[X_STEP], out, first, behind, memory)
-            return
         prepare(args, memory)
-        block = longs(memory + MULTIPLY_AT)
-        block[X], block[COUNT] = x, count
+        longs(memory + TILE_ARGUMENTS_AT)[COUNT] = count
         while True:
-            first = atomic_add(args[COUNTER], args[TILES])
+            piece = atomic_add(args[P_COUNTER], 1)
+            if count <= args[P_FEW]:
+                first, behind = share(n_tiles, piece, nth, MOST_TILES)
+            else:
+                first = piece * args[P_TILES]
+                behind = min(first + args[P_TILES], n_tiles)
             if first >= n_tiles:
                 break
-            behind = min(first + args[TILES], n_tiles)
-            unpack(args, args[WEIGHTS], first, behind, memory)
-            call_kernel(args[MULTIPLY], memory + MULTIPLY_AT, first, behind)
+            multiply(args, args[P_WEIGHTS], first, behind, memory)
 
     @inline
-    def sort_pairs(args: Any, n_pairs: Any, memory: Any) -> None:
-        """Pairs of token and expert by expert: where each expert's begin, the pairs, and the rows of x of each."""
-        selected = ints(args[SELECTED])
-        starts = ints(memory + args[ORDER_AT])
-        pairs = ints(memory + args[ORDER_AT] + 4 * (args[N_EXPERT] + 2))
-        for expert in range(args[N_EXPERT] + 2):
+    def sort_pairs(args: Any, n_pairs: Any, memory: Any) -> Any:
+        """Pairs of token and expert by expert: where each expert's begin, the pairs, the rows of x of each.
+
+        Returns:
+            How many experts have pairs; their numbers are put after the rows.
+        """
+        selected = ints(args[P_SELECTED])
+        starts = ints(memory + args[P_ORDER_AT])
+        pairs = ints(memory + args[P_ORDER_AT] + 4 * (args[P_N_EXPERT] + 2))
+        for expert in range(args[P_N_EXPERT] + 2):
             starts[expert] = 0
         for pair in range(n_pairs):
             starts[selected[pair] + 2] += 1
-        for expert in range(args[N_EXPERT]):
+        n_used = 0
+        for expert in range(args[P_N_EXPERT]):
+            if starts[expert + 2] != 0:
+                pairs[2 * n_pairs + n_used] = expert
+                n_used += 1
             starts[expert + 2] += starts[expert + 1]
         for pair in range(n_pairs):
             place = starts[selected[pair] + 1]
             starts[selected[pair] + 1] = place + 1
             pairs[place] = pair
-            pairs[n_pairs + place] = pair if args[X_EACH] != 1 else pair // args[SELECTED_EACH]
+            pairs[n_pairs + place] = pair if args[P_X_EACH] != 1 else pair // args[P_SELECTED_EACH]
+        return n_used
 
     def moe_matmul(args: Any, ith: int, nth: int) -> None:
-        memory = args[MEMORY] + ith * args[MEMORY_EACH]
-        tokens = longs(args[STATE])[0]
-        n_pairs = tokens * args[SELECTED_EACH]
-        table = longs(args[TABLE])
-        n_tiles = (args[N_OUT] + lanes - 1) // lanes
-        if tokens <= args[FEW]:
-            selected = ints(args[SELECTED])
-            size = max(1, min(args[CHUNK], n_tiles // (2 * nth)))
-            n_chunks = (n_tiles + size - 1) // size
-            while True:
-                unit = atomic_add(args[MOE_COUNTER], 1)
-                if unit >= n_chunks * n_pairs:
-                    break
-                pair, first = unit // n_chunks, unit % n_chunks * size
-                behind = min(first + size, n_tiles)
-                row = pair if args[X_EACH] != 1 else pair // args[SELECTED_EACH]
-                x, out = args[X_AT] + row * args[X_STEP], args[OUT_AT] + pair * args[OUT_STEP]
-                dots(args, table[selected[pair]], x, out, first, behind, memory)
-            return
-        sort_pairs(args, n_pairs, memory)
+        memory = args[P_MEMORY] + ith * args[P_MEMORY_EACH]
+        n_pairs = longs(args[P_STATE])[STEP_ROWS] * args[P_SELECTED_EACH]
+        table = longs(args[P_TABLE])
+        n_tiles = (args[P_N_OUT] + lanes - 1) // lanes
         prepare(args, memory)
-        block = longs(memory + MULTIPLY_AT)
-        starts = ints(memory + args[ORDER_AT])
-        pairs = memory + args[ORDER_AT] + 4 * (args[N_EXPERT] + 2)
-        n_units = (n_tiles + args[TILES] - 1) // args[TILES]
+        n_used = sort_pairs(args, n_pairs, memory)
+        tile = longs(memory + TILE_ARGUMENTS_AT)
+        starts = ints(memory + args[P_ORDER_AT])
+        pairs = memory + args[P_ORDER_AT] + 4 * (args[P_N_EXPERT] + 2)
+        used = ints(pairs + 8 * n_pairs)
+        size = max(1, min(MOST_TILES, n_tiles // (2 * nth)))
+        n_pieces = (n_tiles + size - 1) // size
         while True:
-            unit = atomic_add(args[MOE_COUNTER], 1)
-            if unit >= n_units * args[N_EXPERT]:
+            unit = atomic_add(args[P_MOE_COUNTER], 1)
+            if unit >= n_pieces * n_used:
                 break
-            expert = unit // n_units
-            begin, end = starts[expert], starts[expert + 1]
-            if begin == end:
-                continue
-            first = unit % n_units * args[TILES]
-            behind = min(first + args[TILES], n_tiles)
-            unpack(args, table[expert], first, behind, memory)
-            block[COUNT] = end - begin
-            block[OUT_LIST], block[X_LIST] = pairs + 4 * begin, pairs + 4 * (n_pairs + begin)
-            call_kernel(args[MULTIPLY], memory + MULTIPLY_AT, first, behind)
+            expert, first = used[unit // n_pieces], unit % n_pieces * size
+            begin = starts[expert]
+            tile[COUNT] = starts[expert + 1] - begin
+            tile[OUT_LIST], tile[X_LIST] = pairs + 4 * begin, pairs + 4 * (n_pairs + begin)
+            multiply(args, table[expert], first, min(first + size, n_tiles), memory)
 
     return matmul, moe_matmul
-
-
-# Words of the arguments of `embed`.
-E_STATE, E_WEIGHTS, E_ROW_BYTES, E_BLOCKS, E_WIDTH, E_TOKENS, E_OUT, E_UNPACK, E_MEMORY, E_MEMORY_EACH, E_PANELS = (
-    range(11)
-)
 
 
 def _embed(variant: Variant) -> Callable[..., None]:
@@ -252,13 +230,13 @@ def _embed(variant: Variant) -> Callable[..., None]:
     def embed(args: Any, ith: int, nth: int) -> None:
         """A row is unpacked as if it were a tile of equal rows; one lane is kept."""
         memory = args[E_MEMORY] + ith * args[E_MEMORY_EACH]
-        block = longs(memory)
-        panel = floats(memory + args[E_PANELS])
+        tile = longs(memory)
+        panel = floats(memory + args[E_PANEL_AT])
         tokens = ints(args[E_TOKENS])
         token = ith
-        while token < longs(args[E_STATE])[0]:
-            block[0], block[1] = args[E_WEIGHTS] + tokens[token] * args[E_ROW_BYTES], 0
-            block[2], block[3] = args[E_BLOCKS], memory + args[E_PANELS]
+        while token < longs(args[E_STATE])[STEP_ROWS]:
+            tile[WEIGHTS], tile[ROW_BYTES] = args[E_WEIGHTS] + tokens[token] * args[E_ROW_BYTES], 0
+            tile[BLOCKS], tile[PANEL] = args[E_BLOCKS], memory + args[E_PANEL_AT]
             call_kernel(args[E_UNPACK], memory, 0, 1)
             out = floats(args[E_OUT] + 4 * token * args[E_WIDTH])
             for place in range(args[E_WIDTH]):

@@ -71,6 +71,10 @@ class Lanes:
         """The address `offset` bytes further."""
         return self.builder.add(address, self.number(offset)) if offset else address
 
+    def opaque(self, address: Any) -> Any:
+        """The same address, of which LLVM shall not know how it follows from others: it would keep sums of its own."""
+        return self.builder.call(ir.InlineAsm(ir.FunctionType(I64, [I64]), "", "=r,0"), [address])
+
     def load(self, address: Any, kind: Any, align: int = 1) -> Any:
         """Reads a value of a type."""
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)

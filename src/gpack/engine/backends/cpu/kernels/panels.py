@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..layout import BLOCKS, PANEL, ROW_BYTES, TILE_WORDS, WEIGHTS
 from ..variants import Variant
 from .blocks import FORMATS
 from .emit import Written
 from .lanes import Lanes, Rows, fetch_ahead
-from .plain import PLAIN, Plain, tail
+from .plain import PLAIN, Plain
+from .products import terms
 from .units import Format, Group
 
 _Write = Callable[[Lanes, Group, Any], None]
@@ -26,13 +28,13 @@ def group_bytes(lanes: Lanes, group: int) -> int:
 
 
 def _pack(form: Format, write: _Write, width: int, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: weights, bytes of a row, blocks of a row, panels. `ith` to `nth`: the tiles; their panels follow.
+    """Arguments: see layout.py. `first` to `behind`: the tiles; their panels follow each other.
 
     Args:
         width: Bytes that a block takes in a panel.
     """
     builder = lanes.builder
-    weights, row_bytes, n_blocks, panels = args
+    weights, row_bytes, n_blocks, panels = args[WEIGHTS], args[ROW_BYTES], args[BLOCKS], args[PANEL]
     tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
     panel_bytes = builder.mul(n_blocks, lanes.number(width))
 
@@ -55,13 +57,10 @@ def _pack(form: Format, write: _Write, width: int, lanes: Lanes, args: Sequence[
 
 
 def _write_codes(form: Format, lanes: Lanes, group: Group, block: Any) -> None:
-    builder = lanes.builder
     vector = 4 * lanes.count
     target = lanes.at(block, group.place * group_bytes(lanes, form.group))
-    scale, minimum = group.floats(lanes)
+    scale, minimum = terms(lanes, group)
     if minimum is None:
-        minimum = builder.fmul(scale, lanes.fill(lanes.floats, -float(group.offset)))
-    if group.signed:
         minimum = lanes.fill(lanes.floats, 0.0)
     for number, vectors in enumerate((scale, minimum, *group.codes)):
         lanes.store(lanes.at(target, number * vector), vectors)
@@ -82,9 +81,9 @@ def _write_floats(form: Format, lanes: Lanes, group: Group, block: Any) -> None:
 
 
 def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """As `_pack`, where the third argument is the weights of a row, of any number."""
+    """As `_pack`, where BLOCKS counts the weights of a row, of any number."""
     builder = lanes.builder
-    weights, row_bytes, n_in, panels = args
+    weights, row_bytes, n_in, panels = args[WEIGHTS], args[ROW_BYTES], args[BLOCKS], args[PANEL]
     vector = lanes.number(4 * lanes.count)
     tile_bytes = builder.mul(row_bytes, lanes.number(lanes.count))
 
@@ -103,8 +102,13 @@ def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behi
             fetch_ahead(lanes, start, tile_bytes, place, 16)
             return write(builder.mul(place, lanes.number(form.elements)), form.values(lanes, rows))
 
-        lanes.loop(builder.sdiv(n_in, lanes.number(form.elements)), [], block)
-        tail(form, lanes, start, row_bytes, n_in, [], lambda place, value, _sums: write(place, [value]))
+        def single(place: Any, _sums: Sequence[Any]) -> list[Any]:
+            place = builder.add(place, builder.mul(blocks, lanes.number(form.elements)))
+            return write(place, [form.single(lanes, start, row_bytes, place)])
+
+        blocks = builder.sdiv(n_in, lanes.number(form.elements))
+        lanes.loop(blocks, [], block)
+        lanes.loop(builder.srem(n_in, lanes.number(form.elements)), [], single)
         return []
 
     lanes.loop(builder.sub(behind, first), [], tile)
@@ -116,7 +120,7 @@ def _codes(form: Format) -> Callable[[Variant], Written]:
             width = form.elements // form.group * group_bytes(lanes, form.group)
             _pack(form, partial(_write_codes, form), width, lanes, *rest)
 
-        return Written(variant, 4, body)
+        return Written(variant, TILE_WORDS, body)
 
     return build
 
@@ -126,13 +130,13 @@ def _floats(form: Format) -> Callable[[Variant], Written]:
         def body(lanes: Lanes, *rest: Any) -> None:
             _pack(form, partial(_write_floats, form), 4 * lanes.count * form.elements, lanes, *rest)
 
-        return Written(variant, 4, body)
+        return Written(variant, TILE_WORDS, body)
 
     return build
 
 
 def _plain(form: Plain) -> Callable[[Variant], Written]:
-    return lambda variant: Written(variant, 4, partial(_pack_plain, form))
+    return lambda variant: Written(variant, TILE_WORDS, partial(_pack_plain, form))
 
 
 BUILDERS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,19 @@ class Plain:
         elements: Of 16 bytes.
         kind: LLVM's type of one, as an integer.
         values: The weights of 16 bytes of each row, one vector each.
-        value: The weights that a vector of `kind` holds.
+        value: The weights that a vector of `kind` holds, one of each row.
     """
 
     elements: int
     kind: Any
     values: Callable[[Lanes, Rows], list[Any]]
     value: Callable[[Lanes, Any], Any]
+
+    def single(self, lanes: Lanes, start: Any, row_bytes: Any, place: Any) -> Any:
+        """The weights of all rows at one place: those at a row's end that fill no 16 bytes."""
+        builder = lanes.builder
+        offset = builder.mul(place, lanes.number(16 // self.elements))
+        return self.value(lanes, Rows(lanes, builder.add(start, offset), row_bytes).scalars(0, self.kind))
 
 
 def _f32(lanes: Lanes, rows: Rows) -> list[Any]:
@@ -48,25 +54,3 @@ PLAIN: dict[str, Plain] = {
     "F16": Plain(8, I16, _f16, lambda lanes, value: lanes.widen(value)),
     "BF16": Plain(8, I16, _bf16, _widen_bf16),
 }
-
-
-def tail(
-    form: Plain,
-    lanes: Lanes,
-    start: Any,
-    row_bytes: Any,
-    n_in: Any,
-    carried: Sequence[Any],
-    body: Callable[[Any, Any, Sequence[Any]], Sequence[Any]],
-) -> list[Any]:
-    """Goes through the weights of a row that fill no 16 bytes: `carried = body(place, weights, carried)`."""
-    builder = lanes.builder
-    count = builder.srem(n_in, lanes.number(form.elements))
-    begin = builder.sub(n_in, count)
-
-    def one(number: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        place = builder.add(begin, number)
-        rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16 // form.elements))), row_bytes)
-        return body(place, form.value(lanes, rows.scalars(0, form.kind)), sums)
-
-    return lanes.loop(count, carried, one)

@@ -1,41 +1,105 @@
-"""Sums of products of codes, four at a time in each lane: what differs most between processors."""
+"""What a group of weights adds to the sums of columns: the same for weights as they are stored and for panels.
+
+Products of codes are summed in integers, exactly, four at a time in each lane: what differs most between processors.
+Each column has one sum for each row of weights. A group adds to it first its products, then its minima; groups follow
+in the order in which a type yields them. So a value's bits do not depend on the kernel that made it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from llvmlite import ir
 
 from ..variants import Variant
-from .lanes import Lanes
+from .lanes import F32, Lanes
+from .q8 import BYTE_OFFSET, GroupQ8
+from .units import Format, Group
 
 MOST = 127  # activations are -127 to 127
-_TOKENS = {"vnni": 8, "avx2": 4, "portable": 2}
+_CHAINS = 2  # sums made by turns: one instruction's result is not ready for the next
+_COLUMNS = {"vnni": (8, 4, 2, 1), "avx2": (4, 2, 1), "portable": (2, 1)}
+
+# Makes new sums of the addresses of some columns' activations and their sums, one after the other.
+Add = Callable[[Sequence[Any], Iterable[Any]], Iterable[Any]]
+# Sums of a group's products with some columns, int32, exact.
+Multiply = Callable[[Sequence[GroupQ8]], list[Any]]
 
 
-class Values(Protocol):
-    """Activations that meet a group of weights."""
-
-    def codes(self, number: int) -> Any:
-        """Four signed codes, in all lanes; never -128."""
+def columns_of(variant: Variant) -> tuple[int, ...]:
+    """How many columns are multiplied at once: as many as fit into a variant's registers, and fewer for the rest."""
+    return _COLUMNS[variant.name]
 
 
-def tokens_of(variant: Variant) -> int:
-    """Tokens whose sums fit into a variant's registers."""
-    return _TOKENS[variant.name]
+def terms(lanes: Lanes, group: Group) -> tuple[Any, Any]:
+    """A group's scale, and what it adds for each of its activations, or None. Offsets of 128 are not in it."""
+    scale, minimum = group.floats(lanes)
+    if group.offset and group.offset != BYTE_OFFSET:  # that is taken away in integers: it would cost precision
+        minimum = lanes.builder.fmul(scale, lanes.fill(lanes.floats, -float(group.offset)))
+    return scale, minimum
+
+
+def add_scaled(
+    lanes: Lanes, products: Sequence[Any], scale: Any, minimum: Any, values: Sequence[GroupQ8], totals: Iterable[Any]
+) -> Iterator[Any]:
+    """Adds a group to the sums of some columns, given the integer sums of its products with them."""
+    builder = lanes.builder
+    for product, value, total in zip(products, values, totals, strict=True):
+        factor = builder.fmul(scale, value.scale())
+        scaled = lanes.multiply_add(builder.sitofp(product, lanes.floats), factor, total)
+        yield scaled if minimum is None else lanes.multiply_add(minimum, value.sum(), scaled)
+
+
+def add_group(lanes: Lanes, form: Format, group: Group, multiply: Multiply) -> Add:
+    """How a group that was unpacked is added."""
+    scale, minimum = terms(lanes, group)
+
+    def add(xs: Sequence[Any], totals: Iterable[Any]) -> Iterable[Any]:
+        values = [GroupQ8(lanes, x, group.place * form.group, form.group) for x in xs]
+        return add_scaled(lanes, multiply(values), scale, minimum, values, totals)
+
+    return add
+
+
+def add_floats(lanes: Lanes, weights: Sequence[Any]) -> Add:
+    """How weights that are floats are added, one of each row after the other."""
+
+    def add(xs: Sequence[Any], totals: Iterable[Any]) -> Iterable[Any]:
+        made = list(totals)
+        for number, weight in enumerate(weights):
+            for column, x in enumerate(xs):
+                value = lanes.broadcast(lanes.at(x, 4 * number), F32)
+                made[column] = lanes.multiply_add(weight, value, made[column])
+        return made
+
+    return add
+
+
+def sums_of_products(
+    lanes: Lanes, codes: Iterable[Any], values: Sequence[GroupQ8], top: int, *, signed: bool, is_byte: bool
+) -> list[Any]:
+    """The sums of all products of a group with some columns, int32, exact; a lane for each row.
+
+    Args:
+        codes: Four of each row at a time.
+        top: The highest of them.
+        signed: They are signed bytes.
+        is_byte: They are 128 too high.
+    """
+    sums = [Sum(lanes, value.offset() if is_byte else None) for value in values]
+    for number, code in enumerate(codes):
+        for total, value in zip(sums, values, strict=True):
+            total.add(code, value.codes(number), top, signed=signed)
+    return [total.finish() for total in sums]
 
 
 class Sum:
     """Sums being made, one in each lane: int32 totals, and with AVX2 sums of pairs that 16 bits still hold."""
 
-    def __init__(self, lanes: Lanes, start: Any = None, *, chains: int = 1) -> None:
-        """Begins with nothing, or with `start`.
-
-        Args:
-            chains: Sums that are made by turns, since one instruction's result is not ready for the next.
-        """
-        self.lanes, self.chains = lanes, chains
+    def __init__(self, lanes: Lanes, start: Any = None) -> None:
+        """Begins with nothing, or with `start`."""
+        self.lanes = lanes
         self.totals: list[Any] = [] if start is None else [start]
         self.pairs: Any = None
         self.room = 0
@@ -67,7 +131,7 @@ class Sum:
 
     def _add_vnni(self, weights: Any, values: Any) -> None:
         lanes = self.lanes
-        so_far = self.totals.pop(0) if len(self.totals) == self.chains else lanes.dword(0)
+        so_far = self.totals.pop(0) if len(self.totals) == _CHAINS else lanes.dword(0)
         name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes.count}"
         self.totals.append(lanes.call(name, lanes.dwords, so_far, weights, values))
 
@@ -84,16 +148,6 @@ class Sum:
         if self.pairs is not None:
             self._add_total(widen_pairs(self.lanes, self.pairs))
         self.pairs, self.room = None, 0
-
-
-def sum_of_products(
-    lanes: Lanes, weights: Sequence[Any], values: Values, top: int, *, signed: bool, start: Any = None
-) -> Any:
-    """The sums of all products of a group, int32, exact."""
-    made = Sum(lanes, start, chains=2)
-    for number, codes in enumerate(weights):
-        made.add(codes, values.codes(number), top, signed=signed)
-    return made.finish()
 
 
 def pairs_of(lanes: Lanes, unsigned: Any, signed: Any) -> Any:

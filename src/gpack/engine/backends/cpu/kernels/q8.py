@@ -7,11 +7,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..layout import Q8_BYTES, Q8_CODES, Q8_HALF_SUMS, Q8_NEGATIVE, Q8_OFFSET, Q8_PAIRS, Q8_SCALE, Q8_SUM, Q8_VALUES
+from ..layout import Q8_BYTES, Q8_CODES, Q8_HALF_SUMS, Q8_NEGATIVE, Q8_OFFSET, Q8_SCALE, Q8_SUM, Q8_VALUES
 from .emit import Written
-from .lanes import F32, I8, I16, I32, Lanes, totals
+from .lanes import F32, I8, I32, Lanes, totals
 
-BYTE_OFFSET, PAIRS_UNIT = 128, 32
+BYTE_OFFSET = 128
 _TOP = 127.0
 # Added to a small number and taken away again, it leaves the nearest integer: 1.5 x 2^23.
 _ROUNDER = 12582912.0
@@ -63,16 +63,6 @@ class GroupQ8:
         """The sum of the negative codes of 32, times -1, in all lanes."""
         return self.lanes.broadcast(self.lanes.at(self.row, self._start + Q8_NEGATIVE), I32)
 
-    def offsets(self, amount: int) -> Any:
-        """What offsets of the codes of 16 weights add to sums of products, as int16 in all lanes.
-
-        The low half is that of codes 0, 1, 4, 5 and so on, the high half that of 2, 3, 6, 7 and so on.
-        """
-        lanes = self.lanes
-        place = self._start + Q8_PAIRS + 4 * (self._inside // 16)
-        sums = lanes.builder.bitcast(lanes.broadcast(lanes.at(self.row, place), I32), lanes.shorts)
-        return lanes.builder.ashr(sums, lanes.fill(lanes.shorts, (PAIRS_UNIT // amount).bit_length() - 1))
-
 
 def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
     """Arguments: state, float32 rows, groups of a token, 8-bit form. Threads share all groups of the batch."""
@@ -110,15 +100,8 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     scale = builder.fmul(unit, builder.select(is_finite, fitted, ir.Constant(F32, 1.0)))
     codes = builder.fptosi(builder.select(is_usable, rounded, lanes.fill(wide, 0.0)), whole)
     lanes.store(lanes.at(target, Q8_SCALE), scale, 4)
-    pairs = [
-        lanes.shuffle(codes, codes, [at + inside for at in range(first, first + 16, 4) for inside in (0, 1)])
-        for first in (0, 2, 16, 18)
-    ]
-    parts = [lanes.call("llvm.vector.reduce.add.v8i32", I32, part) for part in pairs]
-    sums = [builder.add(*parts[:2]), builder.add(*parts[2:])]
-    for number, part in enumerate(parts):
-        less = builder.trunc(builder.mul(part, ir.Constant(I32, PAIRS_UNIT)), I16)
-        lanes.store(lanes.at(target, Q8_PAIRS + 2 * number), less, 2)
+    halves = [lanes.shuffle(codes, codes, range(first, first + 16)) for first in (0, 16)]
+    sums = [lanes.call("llvm.vector.reduce.add.v16i32", I32, half) for half in halves]
     for offset, total in ((Q8_SUM, builder.add(*sums)), (Q8_HALF_SUMS, sums[0]), (Q8_HALF_SUMS + 4, sums[1])):
         lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
     lanes.store(lanes.at(target, Q8_OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)

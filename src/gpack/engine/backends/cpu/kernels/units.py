@@ -8,6 +8,10 @@ from typing import Any
 
 from .lanes import Lanes, Rows
 
+# Groups of 16 in the order in which Q2_K, Q3_K and Q6_K yield each 128 weights: those that share bytes follow each
+# other. All other types yield their groups as they lie in the row.
+SIDES = (0, 4, 2, 6, 1, 5, 3, 7)
+
 
 @dataclass(frozen=True)
 class Level:
