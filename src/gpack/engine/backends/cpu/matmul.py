@@ -19,9 +19,19 @@ import numpy.typing as npt
 from ....errors import FormatError
 from ....generated.constants import GgmlType
 from . import slow
-from .buffers import Activations, Buffer
+from .buffers import Activations, Buffer, aligned
 from .kernels import BLOCK_TYPES, PLAIN_TYPES
-from .layout import FREE_AT, MOST_COLUMNS, Q8_VALUES, SCRATCH_AT, group_of, multiply_kernel, panel_bytes
+from .layout import (
+    FREE_AT,
+    MOST_COLUMNS,
+    Q8_VALUES,
+    SCRATCH_AT,
+    STEP_ROWS,
+    STEP_WORDS,
+    group_of,
+    multiply_kernel,
+    panel_bytes,
+)
 from .matrices import Experts, Matrix
 from .team import Program
 from .workspace import Compute, Workspace
@@ -82,7 +92,8 @@ def matmul(
     program.keep((work, matrix, x, out, bias))
     plan = _plan(work, matrix)
     if plan is None:
-        program.host(slow.matmul(work, matrix, x, out, bias=bias, add=add))
+        multiply = _multiplier(work, matrix, x.per_token)
+        program.host(slow.matmul(work, matrix, x, out, multiply, bias=bias, add=add))
     else:
         common = _common(program, work, plan, matrix, x, out)
         words = common(matrix.address, 0 if bias is None else bias.ctypes.data, add)
@@ -112,7 +123,7 @@ def moe_matmul(
     program.keep((work, experts, selected, x, out))
     plan = _plan(work, experts)
     if plan is None:
-        program.host(slow.moe_matmul(work, experts, selected, x, out))
+        program.host(slow.moe_matmul(work, experts, selected, x, out, _multiplier(work, experts, count)))
     else:
         order = 4 * (2 * experts.n_expert + 2 + 2 * work.max_batch * count)
         words = _common(program, work, plan, experts, x, out, order)(0, 0, False)
@@ -197,6 +208,29 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
         MOST_COLUMNS,
         is_rounded=True,
     )
+
+
+def _multiplier(work: Workspace, matrix: Matrix | Experts, per_token: int) -> slow.Multiply:
+    """Products with weights that the host made float32 of; matrices of like sizes share its memory."""
+    rows, n_in, columns = slow.rows_at_once(matrix), matrix.n_in, work.max_batch * per_token
+
+    def make() -> slow.Multiply:
+        weights, state = aligned((rows, n_in), np.float32), aligned((STEP_WORDS,), np.int64)
+        x, out = Activations(columns, n_in), Buffer(columns, rows)
+        inner = Workspace(work.kernels, state, max_batch=columns, threads=1, compute=work.compute)
+        program = Program(work.kernels)
+        made = Matrix(int(weights.ctypes.data), GgmlType.F32, rows, n_in, 4 * n_in, matrix.name, weights)
+        matmul(program, inner, made, x, out)
+
+        def multiply(some: Floats, columns: Floats) -> Floats:
+            weights[: len(some)], x.array[: len(columns)] = some, columns
+            state[STEP_ROWS] = len(columns)
+            slow.run_here(program)
+            return out.array[: len(columns), : len(some)]
+
+        return multiply
+
+    return work.shared(("multiplier", rows, n_in, columns), make)
 
 
 def _blocks(matrix: Matrix | Experts) -> int:

@@ -1,7 +1,11 @@
-"""Products with types that have no kernels: rows are turned into float32 a few at a time, numpy multiplies."""
+"""Products with types that have no kernels: rows are turned into float32 a few at a time, the kernels of F32 multiply.
+
+Numpy's own products would sum in an order that depends on how many rows they are given.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -10,21 +14,30 @@ import numpy.typing as npt
 from ....quants import dequantize
 from .buffers import Buffer
 from .matrices import Experts, Matrix, stored_rows
+from .store import KERNEL
+from .team import Program
 from .workspace import Workspace
 
 Floats = npt.NDArray[np.float32]
-_VALUES = 1 << 20  # float32 values that rows are turned into at a time
+# Products of weights [rows, n_in] and activations [columns, n_in], as [columns, rows].
+Multiply = Callable[[Floats, Floats], Floats]
+VALUES = 1 << 20  # float32 values that rows are turned into at a time
+
+
+def rows_at_once(matrix: Matrix | Experts) -> int:
+    """How many rows are turned into float32 at a time."""
+    return max(1, min(matrix.n_out, VALUES // matrix.n_in))
 
 
 def matmul(
-    work: Workspace, matrix: Matrix, x: Buffer, out: Buffer, *, bias: Floats | None, add: bool
+    work: Workspace, matrix: Matrix, x: Buffer, out: Buffer, multiply: Multiply, *, bias: Floats | None, add: bool
 ) -> Callable[[], None]:
     """What the host does for `engine.matmul.matmul`."""
 
     def run() -> None:
         count = work.n_tokens * x.per_token
         target = out.array[:count]
-        product = _product(matrix.address, matrix, x.array[:count])
+        product = _product(matrix.address, matrix, x.array[:count], multiply)
         if bias is not None:
             product += bias
         target[...] = target + product if add else product
@@ -33,7 +46,7 @@ def matmul(
 
 
 def moe_matmul(
-    work: Workspace, experts: Experts, selected: npt.NDArray[np.int32], x: Buffer, out: Buffer
+    work: Workspace, experts: Experts, selected: npt.NDArray[np.int32], x: Buffer, out: Buffer, multiply: Multiply
 ) -> Callable[[], None]:
     """What the host does for `engine.matmul.moe_matmul`."""
     count = selected.shape[1]
@@ -43,7 +56,7 @@ def moe_matmul(
         for expert in np.unique(chosen):
             pairs = np.flatnonzero(chosen == expert)
             source = pairs // count if x.per_token == 1 else pairs
-            out.array[pairs] = _product(int(experts.addresses[expert]), experts, x.array[source])
+            out.array[pairs] = _product(int(experts.addresses[expert]), experts, x.array[source], multiply)
 
     return run
 
@@ -59,23 +72,21 @@ def embed(work: Workspace, matrix: Matrix, tokens: npt.NDArray[np.int32], out: B
     return run
 
 
-def _product(address: int, matrix: Matrix | Experts, x: Floats) -> Floats:
-    """Of some tokens [tokens, n_in], as [tokens, n_out]."""
+def run_here(program: Program) -> None:
+    """Runs a program of kernels in this thread."""
+    for kernel, arguments, counter, _ in program.table().tolist():
+        KERNEL(kernel)(arguments, 0, 1)
+        if counter:
+            ctypes.c_int64.from_address(counter).value = 0
+
+
+def _product(address: int, matrix: Matrix | Experts, x: Floats, multiply: Multiply) -> Floats:
+    """Of some columns [columns, n_in], as [columns, n_out]."""
     made = np.empty((len(x), matrix.n_out), np.float32)
-    step = max(1, _VALUES // matrix.n_in)
-    with np.errstate(all="ignore"):
-        for first in range(0, matrix.n_out, step):
-            behind = min(first + step, matrix.n_out)
-            weights = dequantize(stored_rows(address, matrix, first, behind), matrix.ggml_type)
-            for row, values in zip(made, x, strict=True):
-                row[first:behind] = _sums(weights * values)
+    step = rows_at_once(matrix)
+    for first in range(0, matrix.n_out, step):
+        end = min(first + step, matrix.n_out)
+        with np.errstate(all="ignore"):
+            weights = dequantize(stored_rows(address, matrix, first, end), matrix.ggml_type)
+        made[:, first:end] = multiply(weights, x)
     return made
-
-
-def _sums(products: Floats) -> Floats:
-    """The sums of rows: halves are added until one column is left, whatever the number of rows."""
-    while (width := products.shape[1]) > 1:
-        half = width // 2
-        left = products[:, 2 * half :]  # one column where the width is odd
-        products = np.concatenate([products[:, :half] + products[:, half : 2 * half], left], axis=1)
-    return products[:, 0]

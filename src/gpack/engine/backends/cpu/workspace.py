@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Hashable
+from typing import Any, Literal, TypeVar
 
 from ....errors import UsageError
 from .buffers import aligned
@@ -11,6 +12,7 @@ from .store import Kernels
 from .team import Words
 
 Compute = Literal["int8", "f32"]
+T = TypeVar("T")
 COMPUTE: tuple[Compute, ...] = ("int8", "f32")
 
 
@@ -33,6 +35,7 @@ class Workspace:
         self.max_batch, self.threads, self.compute = max_batch, threads, compute
         self.lanes = TILE_ROWS[kernels.variant.name]
         self._memory: dict[int, Any] = {}
+        self._shared: dict[Hashable, Any] = {}
 
     @property
     def n_tokens(self) -> int:
@@ -45,3 +48,10 @@ class Workspace:
         if each not in self._memory:
             self._memory[each] = aligned((self.threads, each), "u1")
         return int(self._memory[each].ctypes.data), each
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What steps share that do not run at the same time: made when it is first asked for."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: T = self._shared[key]
+        return found
