@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
-.PHONY: help demo test codegen codegen-check lint types format bench ci clean
+.PHONY: help demo test test-all codegen codegen-check lint types format bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -28,6 +28,9 @@ demo: $(VENV)/.base  ## install, take a real model, convert, verify, inspect, le
 
 test: $(VENV)/.installed  ## run the tests
 	$(BIN)/python -m pytest -n auto
+
+test-all: $(VENV)/.installed  ## run the tests, with all the steps that the state machine can take
+	GPACK_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto
 
 codegen: $(VENV)/.installed  ## regenerate everything from schema/*.yaml
 	$(BIN)/python -m codegen $(SCHEMAS)

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _folder(options.dir, quick=options.quick) as folder:
             print(f"in {folder}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", file=sys.stderr)
-            bench = Bench(folder, options.rounds, options.quick, options.vocabularies, options.dir)
+            bench = Bench(folder, options.rounds, options.quick, options.vocabularies, options.dir, options.model)
             for name in options.only or CASES:
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 for row in CASES[name](bench):
@@ -74,6 +74,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="DIR",
         help="real vocabularies: tokenizer.json in DIR or its folders, *.gguf (default: $GPACK_VOCABULARIES)",
+    )
+    parser.add_argument(
+        "--model", default="", metavar="PART", help="of the models that are run, those with this in their names"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser.parse_args(argv)

@@ -21,6 +21,7 @@ class Bench:
         quick: Small models, and no peers that take long.
         vocabularies: Directory of real vocabularies; None: `GPACK_VOCABULARIES` names one, or they are made.
         disk: For what must lie on a disk; None: the system's temporary folder.
+        model: A part of the name of the only model to be run; empty: all.
     """
 
     folder: Path
@@ -28,6 +29,15 @@ class Bench:
     quick: bool
     vocabularies: Path | None = None
     disk: Path | None = None
+    model: str = ""
+
+    def wants(self, name: str) -> bool:
+        """Whether the model of that name is to be run."""
+        return self.model.lower() in name.lower()
+
+    def many_rounds(self) -> int:
+        """Runs where a ratio near 1 has to be told from noise: at least ten."""
+        return self.rounds if self.quick else max(self.rounds, 10)
 
     def dense(self) -> Path:
         """A dense GGUF."""

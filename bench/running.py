@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import gpack
 from gpack.generated.constants import GgmlType
+from gpack.machine import usable_cores
 from gpack.model import GuildModel, ModelPaths
 from gpack.sources.gguf import GgufSource
 from gpack.sources.gguf_write import build_header
@@ -22,10 +19,11 @@ from gpack.terminal import units
 from gpack.tokenizer import Tokenizer
 
 from . import peers, random_weights
+from .before import against_before
 from .bench import Bench
-from .measure import ENVIRONMENT, Outcome, Row, Way, bound, by_turns, command, samples, warm_up
+from .measure import Outcome, Row, Way, bound, by_turns, command, samples, warm_up
+from .processes import ROOT, machine_has_avx2_beside_better, ours, peer
 
-_ROOT = Path(__file__).parents[1]
 _CONTEXT, _PROMPT = 1024, 512
 _LARGE_ROUNDS = 3
 _DECODE, _PROMPT_SHARE = 1.0, 0.8  # of llama.cpp's tokens per second
@@ -41,28 +39,28 @@ def run(bench: Bench) -> Iterator[Row]:
     if not builds:
         yield Row("run", "tokens per second", "skipped: no build of llama.cpp is installed")
         return
-    for name, source in _models(bench).items():
+    for name, source in models(bench):
         pack = bench.folder / f"{source.stem}.gpack"
         gpack.convert_gguf(source, pack)
-        for threads in sorted({1, min(2, os.cpu_count() or 1)}):
+        for threads in sorted({1, min(2, usable_cores())}):
             yield from _speed(bench, builds, name, (source, pack), threads)
         if "SmolLM2" in name:
             yield _first_token(bench, name, pack)
+        yield from against_before(bench, name, pack)
         pack.unlink()
-        bench.drop(source.name)
 
 
-def _models(bench: Bench) -> dict[str, Path]:
-    """Names of the models and their GGUFs."""
-    found: dict[str, Path] = {}
+def models(bench: Bench) -> Iterator[tuple[str, Path]]:
+    """Names of the models and their GGUFs; one that is made here is removed when the next is asked for."""
     small = peers.small_model()
-    if small is not None:
-        found["SmolLM2 Q4_1"] = small
+    if small is not None and bench.wants("SmolLM2 Q4_1"):
+        yield "SmolLM2 Q4_1", small
     for kind, shape in (random_weights.QUICK if bench.quick else random_weights.FULL).items():
-        path = bench.folder / f"random-{kind}.gguf"
-        random_weights.write(path, kind, shape)
-        found[f"random {kind}, {units.size(path.stat().st_size)}"] = path
-    return found
+        if bench.wants(f"random {kind}"):
+            path = bench.folder / f"random-{kind}.gguf"
+            random_weights.write(path, kind, shape)
+            yield f"random {kind}, {units.size(path.stat().st_size)}", path
+            path.unlink()
 
 
 def _speed(bench: Bench, builds: dict[str, str], name: str, files: tuple[Path, Path], threads: int) -> list[Row]:
@@ -71,11 +69,11 @@ def _speed(bench: Bench, builds: dict[str, str], name: str, files: tuple[Path, P
     # Any ids of the vocabulary do, the same for all.
     ids = [(place * 7919 + 13) % 30_000 for place in range(max(decode, _PROMPT))]
     told = {"threads": threads, "n_ctx": _CONTEXT, "decode": ids[:decode], "prompt": ids[:_PROMPT]}
-    ways: dict[str, Way] = {"ours": lambda: _ours(bench, "speed", told | {"path": str(pack)})}
-    if "avx2" in _usable() and _usable()[0] != "avx2":
-        ways["ours, avx2"] = lambda: _ours(bench, "speed", told | {"path": str(pack), "cpu": "avx2"})
+    ways: dict[str, Way] = {"ours": lambda: ours(bench, "speed", told | {"path": str(pack)})}
+    if machine_has_avx2_beside_better():
+        ways["ours, avx2"] = lambda: ours(bench, "speed", told | {"path": str(pack), "cpu": "avx2"})
     for build, library in builds.items():
-        ways[build] = lambda library=library: _peer(bench, library, "speed", told | {"path": str(source)})  # type: ignore[misc]
+        ways[build] = lambda library=library: peer(bench, library, "speed", told | {"path": str(source)})  # type: ignore[misc]
     warm_up({"ours": ways["ours"]})
     # A gigabyte of weights takes half a minute each time, and more with one thread.
     runs = by_turns(bench.rounds if decode > 64 else min(bench.rounds, _LARGE_ROUNDS), ways)
@@ -145,26 +143,26 @@ def perplexity(bench: Bench) -> list[Row]:
 
 
 def _perplexity(bench: Bench, source: Path, library: str) -> Row:
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((_ROOT / "spec").glob("*.md")))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "spec").glob("*.md")))
     with Tokenizer.from_gguf(source) as tokenizer:
         ids = tokenizer.encode(text)[: _CHUNK * _CHUNKS]
     chunks = [ids[at : at + _CHUNK] for at in range(0, len(ids) - _CHUNK + 1, _CHUNK)]
-    told = {"path": str(source), "threads": os.cpu_count() or 1, "n_ctx": _CHUNK, "chunks": chunks}
+    told = {"path": str(source), "threads": usable_cores(), "n_ctx": _CHUNK, "chunks": chunks}
     count = sum(len(chunk) - 1 for chunk in chunks)
-    ours, theirs = (
+    own, theirs = (
         math.exp(found["sum"] / count)
-        for found in (_ours(bench, "perplexity", told), _peer(bench, library, "perplexity", told))
+        for found in (ours(bench, "perplexity", told), peer(bench, library, "perplexity", told))
     )
-    apart = abs(ours / theirs - 1)
+    apart = abs(own / theirs - 1)
     return Row(
         "perplexity",
         f"perplexity of SmolLM2 Q4_1, {len(ids)} tokens",
-        f"{ours:.4f}",
+        f"{own:.4f}",
         f"llama.cpp: {theirs:.4f}",
         f"{apart:.3%} apart",
         f"at most {_CLOSE:.1%}",
         apart <= _CLOSE,
-        data={"ours": ours, "peer": theirs},
+        data={"ours": own, "peer": theirs},
     )
 
 
@@ -173,17 +171,17 @@ def _same_tokens(bench: Bench, name: str, source: Path, library: str, count: int
     dequantise(source, exact)
     with Tokenizer.from_gguf(source) as tokenizer:
         prompt = tokenizer.encode("The history of the printing press began when")
-    told = {"path": str(exact), "threads": os.cpu_count() or 1, "n_ctx": 256, "prompt": prompt, "count": count}
-    ours, theirs = _ours(bench, "greedy", told)["ids"], _peer(bench, library, "greedy", told)["ids"]
+    told = {"path": str(exact), "threads": usable_cores(), "n_ctx": 256, "prompt": prompt, "count": count}
+    own, theirs = ours(bench, "greedy", told)["ids"], peer(bench, library, "greedy", told)["ids"]
     exact.unlink()
-    same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), count)
+    same = next((i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a != b), count)
     return Row(
         "perplexity",
         f"{name} with F32 weights: greedy tokens equal to llama.cpp's",
         f"{same} of {count}",
         target="all",
         reached=same == count,
-        data={"ours": ours, "peer": theirs},
+        data={"ours": own, "peer": theirs},
     )
 
 
@@ -200,32 +198,6 @@ def dequantise(source: Path, target: Path) -> None:
                 file.seek(offset)
                 file.write(model.tensors[name].dequantize().astype("<f4").tobytes())
             file.truncate(size)
-
-
-# ---------------------------------------------------------------- processes
-
-
-def _ours(bench: Bench, name: str, told: dict[str, Any]) -> Outcome:
-    return _process(["-m", "bench.our_engine", name], bench.folder / "ours.json", told)
-
-
-def _peer(bench: Bench, library: str, name: str, told: dict[str, Any]) -> Outcome:
-    return _process(["-m", "bench.llama_cpp", library, name], bench.folder / "peer.json", told)
-
-
-def _process(words: Sequence[str], place: Path, told: dict[str, Any]) -> Outcome:
-    place.write_text(json.dumps(told))
-    done = subprocess.run(
-        [sys.executable, *words, str(place)], cwd=_ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE
-    )
-    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
-    return outcome
-
-
-def _usable() -> list[str]:
-    from gpack.engine.backends.cpu.variants import usable
-
-    return [variant.name for variant in usable()]
 
 
 def _plural(threads: int) -> str:

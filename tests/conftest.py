@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 
 def pytest_configure() -> None:
     """Ctrl-C and a closed terminal end programs that tests start, also where this run shall ignore them.
@@ -14,3 +16,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # still ignored here, but by no child
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests say of how much they tried, also where they ran in other processes."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if report.when == "call":
+                    terminalreporter.write_line(f"{name}: {value}")

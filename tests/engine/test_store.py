@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="numba is not installed")
 
 from gpack.engine.backends.cpu import store
+from gpack.engine.backends.cpu.kernels.program_layout import STOPPED_AT, SYNC_WORDS
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.variants import VARIANTS, usable
 
@@ -27,10 +28,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_empty(kernels: Kernels) -> int:
     """Runs a program of no steps; where it stopped is what the kernel wrote."""
-    sync = np.full(64, -1, np.int64)
+    sync = np.full(SYNC_WORDS, -1, np.int64)
     arguments = np.array([sync.ctypes.data, 7, 7, sync.ctypes.data], np.int64)
     kernels.function("execute")(arguments.ctypes.data, 0, 1)
-    return int(sync[48])
+    return int(sync[STOPPED_AT])
 
 
 def test_compiles_once(folder: Path) -> None:

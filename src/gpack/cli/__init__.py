@@ -51,6 +51,10 @@ def _run(arguments: list[str]) -> int:
             return run_quick(path)
     catch_termination()
     import argparse
+
+    from ..container.lost_pages import guard
+
+    guard()
     from importlib import import_module
 
     class Parser(argparse.ArgumentParser):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import re
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -19,8 +21,9 @@ from .vocabulary import as_text, is_gguf, read_input
 if TYPE_CHECKING:
     from ..generate.sampling import Sampling
     from ..generate.text import Generation, TextGenerator
-    from ..model import GuildModel
+    from ..model import GuildModel, ModelPaths
 
+LOG = logging.getLogger("gpack")
 DESCRIPTION = """\
 Run a model: it answers the prompt of -p, of a file, or of standard input. Where there is none and a person sits at the
 terminal, it is a conversation (/help there tells more). Where the model has a chat template, the prompt is what a user
@@ -125,6 +128,11 @@ def _add_engine(group: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="look for weights that are not finite first: all, or none (default: all of a model that is no"
         " larger than half of the free memory, experts up to 1 GiB)",
+    )
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="first check every rule and the digest of every byte, as `guild verify` does, and run nothing else",
     )
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
@@ -286,7 +294,47 @@ def _load(args: argparse.Namespace) -> GuildModel:
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
     else:
         paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
-    return GuildModel.load(paths, io=args.io, expert_budget_bytes=args.expert_budget)
+    if args.verify:
+        paths, identity = _verified(paths)
+    model = GuildModel.load(paths, io=args.io, expert_budget_bytes=args.expert_budget)
+    if args.verify and model.pack is not None and model.pack.container.footer.manifest_sha256 != identity:
+        model.close()
+        raise errors.DigestError(
+            "the file is another one than was checked just before",
+            code="pack.changed",
+            path=args.file,
+            hint="do not change a file while it is used",
+        )
+    return model
+
+
+def _verified(paths: ModelPaths) -> tuple[ModelPaths, bytes | None]:
+    """The paths without the pack where it is unsound and there is a GGUF; and the manifest's digest.
+
+    Raises:
+        GpackError: The first rule that is broken, or the first shard that is at fault, where there is no GGUF.
+    """
+    from ..sections.verify import verify
+    from .progress import Progress
+
+    if paths.gpack_path is None:
+        raise errors.UsageError("--verify needs a pack: a GGUF has no digests", code="usage")
+    try:
+        with Progress("verify") as bar:
+            found = verify(paths.gpack_path, shards=True, expert_dir=paths.expert_dir, progress=bar.update)
+        violation = found.report.first_error()
+        if violation is not None:
+            raise violation.error(paths.gpack_path, found.report.hint)
+        for shard in found.shards:
+            if shard.error is not None:
+                raise shard.error
+    except errors.GpackError as error:
+        if paths.primary_model_path is None:
+            raise
+        LOG.warning("%s; loading %s instead", error, paths.primary_model_path)
+        return replace(paths, gpack_path=None), None
+    footer = found.structure.footer
+    return paths, None if footer is None else footer.manifest_sha256
 
 
 def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:

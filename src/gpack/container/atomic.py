@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .. import errors
 from .held import HoldsFile
+from .lost_pages import lost
 from .temporary import create_locked, remove_abandoned
 
 LOG = logging.getLogger("gpack")
@@ -134,6 +135,9 @@ class AtomicFile(HoldsFile):
             PathError: It could not be renamed, and the destination is as it was; or `io.not_durable`: it is in place,
                 and the system reports a fault of the disk when the folder is to be written.
         """
+        fault = lost()
+        if fault is not None:
+            raise fault  # what was read of a file that was cut meanwhile may be zeros
         _renamed.append(self._renamed)  # before, so that there is no moment in which nobody knows of it
         try:
             os.rename(self.path, self.destination)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from .. import errors
+from .lost_pages import note
 from .structure import read_at
 
 TYPE_CHECKING = False
@@ -47,6 +48,7 @@ def map_range(descriptor: int, offset: int, length: int, path: object) -> mmap.m
     """
     import mmap
 
+    note(descriptor, path)
     try:
         return mmap.mmap(descriptor, length, access=mmap.ACCESS_READ, offset=offset)
     except (OSError, ValueError) as error:

@@ -155,6 +155,7 @@ class Engine:
             UsageError: An argument makes no sense; `io.memory`: there is not enough memory for a batch.
         """
         self._prepared = prepare(model)
+        self._check_files = model.check_files
         self.n_vocab, self.n_embd = self._prepared.n_vocab, self._prepared.h.n_embd
         self.n_context = self._prepared.h.n_context
         self.batch = count_option(batch, "batch", DEFAULT_BATCH, MOST_TOKENS)
@@ -304,6 +305,7 @@ class Engine:
             running.sort(key=lambda plan: plan.chunk.sequence.cache_type)
         step, places = self._layout_step(running)
         states, made = self.backend.run(self._program(step), step)
+        self._check_files()
         n_logits = sum([plan.n_logits for plan in plans])
         if places == list(range(n_logits)):
             logits = made.copy() if copy else made

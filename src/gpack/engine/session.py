@@ -127,10 +127,7 @@ class Session:
         engine, text = self._engine, self._text
         tokens = check_tokens(ids, self.n_vocab)
         check_room(text.position, len(tokens), self.n_ctx)
-        if len(tokens) <= self.batch:
-            return self._step(engine, tokens, wanted, hidden)
-        start = text.checkpoint()
-        logits, states = [], []
+        before, logits, states = text.state, [], []
         try:
             for first in range(0, len(tokens), self.batch):
                 is_last = first + self.batch >= len(tokens)
@@ -138,10 +135,12 @@ class Session:
                 made = self._step(engine, tokens[first : first + self.batch], part, hidden)
                 logits.append(made[0])
                 states.append(made[1])
+            if len(logits) == 1:
+                return made
+            return np.concatenate(logits), np.concatenate(states) if hidden else None
         except BaseException:
-            text.restore(start)
+            text.return_to(before)
             raise
-        return np.concatenate(logits), np.concatenate(states) if hidden else None
 
     def _step(self, engine: Engine, tokens: list[int], wanted: Wanted, hidden: bool) -> tuple[Any, Any]:
         result = engine.step([Chunk(self._text, tokens, wanted)], hidden=hidden)

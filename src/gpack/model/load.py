@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from ..container.lost_pages import guard
 from ..container.structure import check_path
 from ..errors import ClosedError, GpackError, InternalError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
@@ -121,6 +122,7 @@ class LoadedModel:
         if io not in IO_MODES:
             raise UsageError(f"io is {io!r}, not one of {', '.join(IO_MODES)}", code="usage", field="io")
         check_budget(expert_budget_bytes, "expert_budget_bytes")
+        guard()
         mode = ple_mode(ple_io)
         where = paths if isinstance(paths, ModelPaths) else ModelPaths(gpack_path=paths)
         for field, value in vars(where).items():
@@ -156,6 +158,7 @@ class LoadedModel:
             located = locate_in_pack(pack)
             made = cls(path, pack, stack)
             made._attach(located, io, budget, ple_io)
+            made.check_files()
             made._resources = stack.pop_all()
             return made
 
@@ -183,6 +186,15 @@ class LoadedModel:
         if table is not None and table.place is not None and len(table.dims) == 2:
             self.ple = PleTable.open_located(table, io=ple_io)
             stack.callback(self.ple.close)
+
+    def check_files(self) -> None:
+        """Makes sure that what was just computed was computed from whole files.
+
+        Raises:
+            PathError: `io.short_read`: a file of the model was cut while it was in use.
+        """
+        if isinstance(self.tensors, TensorMap):
+            self.tensors.check_files()
 
     @property
     def metadata(self) -> Metadata | SourceMetadata:

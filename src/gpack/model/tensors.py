@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from ..container.lost_pages import lost
 from ..container.payload import Range, gather_chunks, whole
 from ..container.place import Place
 from ..container.streaming import CHUNK
@@ -90,6 +91,16 @@ class TensorMap(Mapping[str, Tensor]):
         buffer = memoryview(bytearray(place.span))
         file.read_into(buffer, place.offset)
         return buffer.toreadonly()
+
+    def check_files(self) -> None:
+        """Makes sure that no file was cut, where pages of some mapped file were lost; costs nothing where none were.
+
+        Raises:
+            PathError: `io.short_read`.
+        """
+        if lost() is not None:
+            for file in self._files.values():
+                file.check_length()
 
     def close(self) -> None:
         """Closes the files; arrays that were given out stay valid."""

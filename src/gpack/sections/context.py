@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..container.lost_pages import guard
 from ..container.mapped import MappedFile
 from ..container.report import Report
 from ..container.structure import Structure, entry_fault, read_at
@@ -55,6 +56,8 @@ class Context:
         entry = self.entry(kind)
         if entry is None:
             return None
+        if entry.size > READ_LIMIT:
+            guard()
         # A map of its own: it goes with the last view of this section.
         file = MappedFile(self.path, self.structure.file_size, "read" if entry.size <= READ_LIMIT else "auto")
         return file.span(self.descriptor, entry.offset, entry.size), entry.offset

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from ..container.manifest import binding_faults, canonical, parse_json, schema_faults
+from ..container.mapped import check_uncut
 from ..container.reader import Container, check_digests, check_manifest_digest
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
@@ -95,6 +96,7 @@ def verify(
             layout = context.tables.get(SectionKind.EXPERT_LAYOUT_BIN)
             if shards and layout is not None and layout.table is not None:
                 found = check_shards(layout.table, folder_of(path) if expert_dir is None else os.fspath(expert_dir))
+            check_uncut(descriptor, structure.file_size, path)  # of a map that was cut, zeros were judged
     finally:
         os.close(descriptor)
     hashed += sum(shard.bytes_hashed for shard in found)

@@ -27,14 +27,16 @@ def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
         The exit code.
     """
     mark = _count_renamed()
+    _forget_lost_pages()
     try:
         _replace_closed()
         _print_anything()
         status = run()
         sys.stdout.flush()
-        return status
+        lost = _lost_pages()
+        return status if lost is None else _fail(lost, program=program, as_json=as_json)
     except errors.GpackError as error:
-        return _fail(error, program=program, as_json=as_json)
+        return _fail(_lost_pages() or error, program=program, as_json=as_json)
     except BrokenPipeError:
         _drop_output()
         return errors.EXIT_OK
@@ -48,12 +50,26 @@ def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
     except Exception as error:
         if os.environ.get("GPACK_DEBUG"):
             raise
-        internal = errors.InternalError(
+        internal = _lost_pages() or errors.InternalError(
             f"{type(error).__name__}: {error}",
             code="internal",
             hint="please report it; GPACK_DEBUG=1 shows the traceback",
         )
         return _fail(internal, program=program, as_json=as_json)
+
+
+def _forget_lost_pages() -> None:
+    """What was lost before this command began is none of its business."""
+    pages = sys.modules.get("gpack.container.lost_pages")
+    if pages is not None:
+        pages.forget()
+
+
+def _lost_pages() -> errors.GpackError | None:
+    """That a mapped file was cut, which is the reason of whatever else went wrong."""
+    pages = sys.modules.get("gpack.container.lost_pages")
+    found: errors.GpackError | None = None if pages is None else pages.lost()
+    return found
 
 
 def _count_renamed() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from dataclasses import dataclass
 
@@ -22,23 +23,28 @@ class Block:
     memory: Memory
     layout: Layout
     writer: object
-    shared: int
-    _returned: deque[tuple[Layout, Memory]]
+    shared: int = 0
 
     @property
     def id(self) -> int:
         """What a step names it by."""
         return self.memory.id
 
-    def __del__(self) -> None:
-        # May run at any moment in any thread: nothing is locked or counted here.
-        self._returned.append((self.layout, self.memory))
+
+class _Lease(weakref.ref[Block]):
+    """Tells when a block has ended, and what memory it leaves."""
+
+    layout: Layout
+    memory: Memory
 
 
 class Pool:
     """Hands out blocks, from any thread.
 
     What comes back is kept for the next who asks, and freed where another layout needs the bytes.
+
+    Ctrl-C may come wherever a call ends. So what is counted and what it counts change with no call between them, and
+    blocks come back by a call that is not Python's: an exception in a finaliser would be lost, and the memory with it.
 
     Attributes:
         budget: Most bytes of all blocks.
@@ -47,7 +53,8 @@ class Pool:
     def __init__(self, backend: Backend, budget: int) -> None:
         self.backend, self.budget = backend, budget
         self._lock = threading.Lock()
-        self._returned: deque[tuple[Layout, Memory]] = deque()
+        self._leases: set[_Lease] = set()
+        self._returned: deque[weakref.ref[Block]] = deque()  # leases of blocks that have ended
         self._free: dict[Layout, list[Memory]] = {}
         self._used = self._kept = 0  # bytes that are referred to, and that are free
 
@@ -67,8 +74,12 @@ class Pool:
         with self._lock:
             self._collect()
             memory = self._again(layout) or self._new(layout)
+            block = Block(memory, layout, writer)
+            lease = _Lease(block, self._returned.append)
+            lease.layout, lease.memory = layout, memory
             self._used += memory.nbytes
-            return Block(memory, layout, writer, 0, self._returned)
+            self._leases.add(lease)
+            return block
 
     def copy(self, block: Block, writer: object) -> Block:
         """A block with the same contents.
@@ -82,24 +93,29 @@ class Pool:
 
     def _collect(self) -> None:
         while self._returned:
-            layout, memory = self._returned.popleft()
-            self._free.setdefault(layout, []).append(memory)
+            lease = self._returned[0]
+            assert isinstance(lease, _Lease)
+            waiting, memory = self._free.setdefault(lease.layout, []), lease.memory
+            self._leases.discard(lease)
             self._used -= memory.nbytes
+            self._returned.popleft()
             self._kept += memory.nbytes
+            waiting.append(memory)
 
     def _again(self, layout: Layout) -> Memory | None:
         waiting = self._free.get(layout)
         if not waiting:
             return None
-        memory = waiting.pop()
+        memory = waiting[-1]
         self._kept -= memory.nbytes
+        waiting.pop()
         return memory
 
     def _new(self, layout: Layout) -> Memory:
         size = layout.nbytes
         if self._used + self._kept + size > self.budget:
-            self._free.clear()
             self._kept = 0
+            self._free.clear()
         if self._used + size > self.budget:
             raise UsageError(
                 f"the states of all texts would take {self._used + size} bytes, the budget is {self.budget}",

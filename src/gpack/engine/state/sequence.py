@@ -43,8 +43,9 @@ class Sequence:
     def __init__(self, owner: object, layouts: Layouts, *, n_ctx: int, cache_type: str) -> None:
         """`Engine.sequence` is the way to make one."""
         self.owner, self.n_ctx, self.cache_type = owner, n_ctx, cache_type
-        self._tokens = array("i")
-        self._state = TextState.empty(layouts)
+        # The state and the tokens are replaced together: an interrupt finds the old ones or the new. Of the tokens only
+        # those before the state's position count.
+        self._content = TextState.empty(layouts), array("i")
         self._closed = False
         self.writer = object()  # by which blocks know the text that may write to them
         self._lock = threading.Lock()  # between marking blocks as shared and cutting the text
@@ -52,22 +53,23 @@ class Sequence:
     @property
     def position(self) -> int:
         """Tokens that are committed; the next one's position."""
-        return self._state.position
+        return self.state.position
 
     @property
     def tokens(self) -> list[int]:
         """The committed tokens."""
-        return self._tokens[: self._state.position].tolist()
+        state, tokens = self._content
+        return tokens[: state.position].tolist()
 
     @property
     def state(self) -> TextState:
         """The committed state."""
-        return self._state
+        return self._content[0]
 
     @property
     def nbytes(self) -> int:
         """Bytes of state that the text refers to; what it shares with other texts counts for each of them."""
-        return self._state.nbytes
+        return self.state.nbytes
 
     @property
     def is_closed(self) -> bool:
@@ -76,20 +78,21 @@ class Sequence:
 
     def note(self, tokens: Tokens[int]) -> None:
         """Keeps tokens that a step is about to append; they count when `commit` does."""
-        self._tokens[self._state.position :] = array("i", tokens)
+        state, noted = self._content
+        noted[state.position :] = array("i", tokens)
 
     def commit(self, state: TextState) -> None:
         """Makes a later state the one that counts: one assignment. A text that was closed meanwhile stays closed."""
         with self._lock:
             if not self._closed:
-                self._state = state
+                self._content = state, self._content[1]
 
     def can_truncate(self, position: int) -> bool:
         """Whether `truncate` can reach a position.
 
         Recurrent layers and windows have forgotten what is needed for some.
         """
-        return 0 <= position <= self.position and self._state.can_truncate(position)
+        return 0 <= position <= self.position and self.state.can_truncate(position)
 
     def truncate(self, position: int) -> None:
         """Forgets all tokens from a position on.
@@ -99,7 +102,7 @@ class Sequence:
         """
         self._check(position)
         with self._lock:
-            if not self._state.can_truncate(position):
+            if not self.state.can_truncate(position):
                 raise UsageError(
                     f"a text of {self.position} tokens cannot be truncated to {position}: its layers have forgotten"
                     " what came before",
@@ -107,7 +110,7 @@ class Sequence:
                     field="position",
                     hint="restore a checkpoint, or rewind and compute the rest again",
                 )
-            self._state = self._state.truncated(position)
+            self._content = self.state.truncated(position), self._content[1]
 
     def rewind(self, position: int, *checkpoints: Checkpoint) -> int:
         """Returns to a position, or to the nearest one before it that can be reached: the rest is to be computed again.
@@ -137,40 +140,50 @@ class Sequence:
         """Another text that begins like this one; memory is shared until one of them writes."""
         self._check(0)
         with self._lock:
-            state = self._state.shared()
+            state = self.state.shared()
             made = type(self)(self.owner, state.layouts, n_ctx=self.n_ctx, cache_type=self.cache_type)
-            made._tokens = self._tokens[: state.position]
-            made._state = state
+            made._content = state, self._content[1][: state.position]
         return made
 
     def checkpoint(self) -> Checkpoint:
         """The text as it is now, to return to."""
         self._check(0)
         with self._lock:
-            state = self._state.shared()
-            return Checkpoint(state, self._tokens[: state.position])
+            state = self.state.shared()
+            return Checkpoint(state, self._content[1][: state.position])
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Returns to a checkpoint of this text, or of one that it is a fork of.
 
         Raises:
-            UsageError: `engine.position`: it belongs to a text of another engine or another type of cache.
+            UsageError: `engine.position`: it belongs to a text of another engine or another type of cache;
+                `engine.context`: it is longer than this text may be.
         """
         self._check(0)
-        if checkpoint.state.layouts is not self._state.layouts:
+        if checkpoint.state.layouts is not self.state.layouts:
             raise UsageError(
                 "the checkpoint belongs to a text of another engine or type of cache", code="engine.position"
             )
+        if checkpoint.position > self.n_ctx:
+            raise UsageError(
+                f"the checkpoint has {checkpoint.position} tokens, the text has room for {self.n_ctx}",
+                code="engine.context",
+                field="n_ctx",
+            )
         with self._lock:
-            self._tokens = checkpoint.tokens[:]
-            self._state = checkpoint.state.shared()
+            self._content = checkpoint.state.shared(), checkpoint.tokens[:]
+
+    def return_to(self, state: TextState) -> None:
+        """Returns to a state that this text had, since when tokens were only added."""
+        with self._lock:
+            if not self._closed:
+                self._content = state, self._content[1]
 
     def close(self) -> None:
         """Gives back the text's memory; a second call does nothing."""
         self._closed = True
         with self._lock:
-            self._state = TextState.empty(self._state.layouts)
-            del self._tokens[:]
+            self._content = TextState.empty(self.state.layouts), array("i")
 
     def __enter__(self) -> Self:
         return self
@@ -179,9 +192,8 @@ class Sequence:
         self.close()
 
     def _continues(self, checkpoint: Checkpoint) -> bool:
-        return (
-            checkpoint.state.layouts is self._state.layouts and self._tokens[: checkpoint.position] == checkpoint.tokens
-        )
+        state, tokens = self._content
+        return checkpoint.state.layouts is state.layouts and tokens[: checkpoint.position] == checkpoint.tokens
 
     def _check(self, position: int) -> None:
         """Refuses a closed text, and positions that it does not have."""

@@ -126,8 +126,9 @@ class Shared:
         """A vector that begins at a cache line."""
         known = self._vectors.get(vector.name)
         if known is None:
-            known = self._vectors[vector.name] = aligned(vector.values.shape, np.float32)
+            known = aligned(vector.values.shape, np.float32)
             known[:] = vector.values
+            self._vectors[vector.name] = known  # when it is whole: what comes before may be interrupted
         return known
 
     def taps(self, vector: graph.Vector, taps: int) -> npt.NDArray[np.float32]:
@@ -135,8 +136,9 @@ class Shared:
         name = f"{vector.name} by taps"
         known = self._vectors.get(name)
         if known is None:
-            known = self._vectors[name] = aligned((taps, len(vector.values) // taps), np.float32)
+            known = aligned((taps, len(vector.values) // taps), np.float32)
             known[:] = vector.values.reshape(-1, taps).T
+            self._vectors[name] = known
         return known
 
     def rope(self, rope: Rope) -> RopeTable:

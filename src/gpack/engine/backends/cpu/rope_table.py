@@ -41,5 +41,7 @@ class RopeTable:
             half = angles.shape[1]
             rows[first : first + _STEP, :half] = np.cos(angles) * self._magnitude
             rows[first : first + _STEP, half:] = np.sin(angles) * self._magnitude
+        # An interrupt may come wherever a call ends: here are none, so that the address is always that of the rows.
+        address = int(rows.ctypes.data)
+        self.cell[0] = address
         self._rows = rows
-        self.cell[0] = rows.ctypes.data

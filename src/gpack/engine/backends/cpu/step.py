@@ -129,8 +129,11 @@ class StepBlock:
                 self._segment_of[first : first + count] = number
         needed = slots * int(self.words[STEP_SLOT_BYTES])
         if needed > self._parts.nbytes:
-            self._parts = aligned((needed * 5 // 4,), np.uint8)
-            self.words[STEP_PARTS] = self._parts.ctypes.data
+            parts = aligned((needed * 5 // 4,), np.uint8)
+            address = int(parts.ctypes.data)
+            # No call stands between these two, at whose end an interrupt could come.
+            self.words[STEP_PARTS] = address
+            self._parts = parts
         self._segments[: len(segments)] = row_words
         self.words[STEP_TYPES : STEP_TYPES + len(words)] = words
         self.words[STEP_N_SEGMENTS] = len(segments)

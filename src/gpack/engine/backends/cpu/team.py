@@ -12,14 +12,11 @@ import numpy.typing as npt
 
 from ....errors import UsageError
 from ....machine import affine_cores, core_quota, usable_cores
+from .kernels.program_layout import ABORT, STEP_WORDS, STOPPED_AT, SYNC_WORDS
 from .store import Kernels
 
 Words = npt.NDArray[np.int64]
 MOST_THREADS = 1024
-
-# As kernels/executor.py has them; that file imports numba.
-_STEP_WORDS = 4
-_ARRIVED, _GENERATION, _ABORT, _STOPPED_AT, _SYNC_WORDS = 0, 16, 32, 48, 64
 
 
 class Program:
@@ -83,7 +80,7 @@ class Program:
     def table(self) -> Words:
         """The steps as the executor reads them."""
         if self._table is None:
-            self._table = np.array(self._steps, np.int64).reshape(-1, _STEP_WORDS)
+            self._table = np.array(self._steps, np.int64).reshape(-1, STEP_WORDS)
         return self._table
 
     def action(self, step: int) -> Callable[[], None]:
@@ -97,7 +94,7 @@ class _Run:
     def __init__(self, program: Program, start: int) -> None:
         self.program = program  # keeps alive what the steps point to
         self.table = program.table()
-        self.sync: Words = np.zeros(_SYNC_WORDS, np.int64)
+        self.sync: Words = np.zeros(SYNC_WORDS, np.int64)
         self.arguments: Words = np.array(
             [self.table.ctypes.data, len(self.table), start, self.sync.ctypes.data], np.int64
         )
@@ -163,7 +160,7 @@ class Team:
             self._execute(order.arguments.ctypes.data, 0, order.nth)
             for _ in others:
                 self._done.get()
-            order.ended.put(int(order.sync[_STOPPED_AT]))
+            order.ended.put(int(order.sync[STOPPED_AT]))
         for shares in self._shares:
             shares.put(None)
 
@@ -200,7 +197,7 @@ class Team:
             self._orders.put(run)
             return run.ended.get()
         except BaseException:  # Ctrl-C: the threads stop at the next step, then it goes on
-            run.sync[_ABORT] = 1
+            run.sync[ABORT] = 1
             self._settle()
             raise
 

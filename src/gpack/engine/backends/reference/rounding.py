@@ -10,16 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import UsageError
+from ..cpu.layout import CACHE_TYPES, Q8_VALUES
 from .arrays import Array
 
-_GROUP = 32  # values that share a scale
 _TOP = np.float32(127)
 _TOPS = (127.0, 127.45, 126.5, 126.0)  # codes that the largest value is tried to have
 _SMALLEST = np.float32(2.0**-121)  # a group whose largest value is less becomes zeros
 
 _Floats = npt.NDArray[np.float32]
-
-CACHE_TYPES = ("F32", "F16", "Q8_0")
 
 
 def as_8_bits(x: Array) -> Array:
@@ -31,7 +29,7 @@ def as_8_bits(x: Array) -> Array:
     Args:
         x: [..., n], n a multiple of 32; is first rounded to float32.
     """
-    groups = x.astype(np.float32).reshape(*x.shape[:-1], -1, _GROUP)
+    groups = x.astype(np.float32).reshape(*x.shape[:-1], -1, Q8_VALUES)
     largest = np.abs(groups).max(axis=-1, keepdims=True)  # NaN, where there is one
     is_usable = (largest >= _SMALLEST) & (largest < np.inf)
     with np.errstate(all="ignore"):
@@ -70,7 +68,7 @@ def as_cached(x: Array, cache_type: str) -> Array:
         with np.errstate(over="ignore"):
             return values.astype(np.float16).astype(np.float64)
     check_cache_type(cache_type)
-    parts = [_as_q8_0(values[..., first : first + _GROUP]) for first in range(0, x.shape[-1], _GROUP)]
+    parts = [_as_q8_0(values[..., first : first + Q8_VALUES]) for first in range(0, x.shape[-1], Q8_VALUES)]
     return np.concatenate(parts, axis=-1)
 
 

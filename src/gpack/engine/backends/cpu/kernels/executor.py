@@ -9,12 +9,8 @@ from numba import njit
 
 from ..variants import Variant
 from .memory import atomic_add, atomic_load, atomic_store, call_kernel, longs, yield_processor
+from .program_layout import ABORT, ARRIVED, GENERATION, STEP_WORDS, STOPPED_AT
 
-# A step: address of the kernel (0: the host does this step), of its arguments, of a counter to reset behind it or 0;
-# not 0 where a thread that has done its share may go on with the next step before the others have done theirs.
-STEP_WORDS = 4
-# Words of the synchronisation block; those that different threads write are a cache line pair apart.
-ARRIVED, GENERATION, ABORT, STOPPED_AT, SYNC_WORDS = 0, 16, 32, 48, 64
 _SPINS = 4096  # tries before a waiting thread lets others run
 
 
