@@ -135,7 +135,7 @@ class Bed:
             )
             tokens += added
         step = Step(np.array(tokens, np.int32), segments, np.array(wanted, np.int32))
-        hidden, logits = (np.array(made, np.float64) for made in self.backend.run(self.program, step))
+        hidden, logits = (np.array(made, np.float64) for made in self.backend.run(self.program, step)[:2])
         for (text, added), target in zip(rows, written, strict=True):
             text.position += len(added)
             text.recurrent = target

@@ -91,6 +91,20 @@ def test_pieces_of_rows(kernels: Kernels, threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
+def test_values_that_are_not_finite_are_found(kernels: Kernels, threads: int) -> None:
+    x, found = rows(70, scale=1e38), np.zeros(1, np.int64)
+    x[0, 0] = np.finfo(np.float32).max
+    for place, value in ((None, 0.0), ((0, 0), np.inf), ((1, 69), -np.inf), ((2, 33), np.nan)):
+        changed = aligned(x.shape, np.float32)
+        changed[:] = x
+        if place is not None:
+            changed[place] = value
+        found[0] = 0
+        run(kernels, "check_finite", at(changed), 280, 70, at(found), threads=threads)
+        assert found[0] == (place is not None)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("width", [64, 50, 7])
 def test_gates(kernels: Kernels, width: int, threads: int) -> None:
     for name in ("silu_gate", "gelu_gate", "sigmoid_gate"):

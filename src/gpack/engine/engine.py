@@ -304,7 +304,7 @@ class Engine:
         if len(running) > 1:
             running.sort(key=lambda plan: plan.chunk.sequence.cache_type)
         step, places = self._layout_step(running)
-        states, made = self.backend.run(self._program(step), step)
+        states, made, finite = self.backend.run(self._program(step), step)
         self._check_files()
         n_logits = sum([plan.n_logits for plan in plans])
         if places == list(range(n_logits)):
@@ -312,7 +312,7 @@ class Engine:
         else:
             logits = np.zeros((n_logits, self.n_vocab), self.backend.dtype)
             logits[places] = made
-        if not (is_finite(states) and is_finite(made)):
+        if not finite:
             for plan in running:
                 self._check_finite(plan, states, logits)
         self._commit([plan for plan in running if plan.error is None])

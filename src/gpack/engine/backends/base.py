@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +101,20 @@ class Step:
     wanted: npt.NDArray[np.int32]
 
 
+class StepOutput(NamedTuple):
+    """What a run computed. The arrays may be the program's own memory, which the next run overwrites.
+
+    Attributes:
+        hidden: [rows, n_embd].
+        logits: [wanted rows, n_vocab].
+        is_finite: Whether all of them are.
+    """
+
+    hidden: npt.NDArray[Any]
+    logits: npt.NDArray[Any]
+    is_finite: bool
+
+
 class Backend(Protocol):
     """A device that computes.
 
@@ -144,12 +158,8 @@ class Backend(Protocol):
             UnsupportedError: An operation or a type of weights is not known here.
         """
 
-    def run(self, program: Any, step: Step) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Runs a step: writes the states of the new positions.
-
-        Returns:
-            The hidden states, [rows, n_embd], and the logits of the wanted rows, [wanted, n_vocab]. They may be the
-            program's own memory, which the next run overwrites.
+    def run(self, program: Any, step: Step) -> StepOutput:
+        """Runs a step: writes the states of the new positions, and gives hidden states and logits.
 
         Raises:
             KeyboardInterrupt: The caller was interrupted. Positions that are not committed may hold anything.

@@ -72,6 +72,12 @@ class Table:
         ids = np.array([0 if block is None else block.id for block in blocks] or [0], np.int64)
         return cls(tuple(blocks), ids)
 
+    def is_ready(self, position: int, writer: object) -> bool:
+        """Whether `writer` may write to a position as it is: what most steps of single tokens find."""
+        number = position // BLOCK
+        block = self.blocks[number] if number < len(self.blocks) else None
+        return block is not None and block.writer is writer and block.shared <= position
+
     def with_room(self, pool: Pool, layout: Layout, position: int, count: int, writer: object) -> Table:
         """Room for positions from `position` on, where `writer` may write.
 
@@ -128,11 +134,13 @@ class TextState:
         Raises:
             UsageError: `engine.budget`.
         """
+        after = None if self.layouts.recurrent is None else pool.take(self.layouts.recurrent, writer)
+        if count == 1 and all(table.is_ready(self.position, writer) for table in self.tables):
+            return self, after
         tables = tuple(
             table.with_room(pool, layout, self.position, count, writer)
             for table, layout in zip(self.tables, self.layouts.blocks, strict=True)
         )
-        after = None if self.layouts.recurrent is None else pool.take(self.layouts.recurrent, writer)
         if all(new is old for new, old in zip(tables, self.tables, strict=True)):
             return self, after
         return replace(self, tables=tables), after

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,8 @@ from ...graph import weights as graph
 from ...graph.graph import Graph
 from ...graph.states import KeyValues, StateId
 from ...options import count_option
-from ..base import Layout, Memory, StateGroups, Step
+from .. import base
+from ..base import Layout, Memory, StateGroups, Step, StepOutput
 from .attention import AttentionMemory
 from .buffers import aligned
 from .cache import BlockLayout
@@ -129,39 +129,27 @@ class CpuBackend:
     def _workspace(self, state: npt.NDArray[np.int64], rows: int) -> Workspace:
         return Workspace(self._kernels, state, max_batch=rows, threads=self._team.threads, compute=self._compute)
 
-    def run(self, program: CpuProgram, step: Step) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def run(self, program: CpuProgram, step: Step) -> StepOutput:
         """Runs a step: one run of the threads, and one more for each further part of the logits."""
         rows, end = len(step.tokens), max([segment.position + segment.count for segment in step.segments])
         for table in self._shared.ropes.values():
             table.reach(end)
         program.tokens[:rows] = step.tokens
-        program.step.fill(
-            [
-                Segment(
-                    item.first_row,
-                    item.count,
-                    item.position,
-                    item.cache_type,
-                    tuple([table.ctypes.data for table in item.tables]),
-                    (item.read, item.write) if item.write else (),
-                )
-                for item in step.segments
-            ]
-        )
+        program.step.fill([_segment(item) for item in step.segments])
+        self._shared.not_finite[0] = 0
         at_once, wanted = len(program.logits), len(step.wanted)
-        first_part = step.wanted[:at_once]
-        program.picked.fill(first_part)
+        program.picked.fill(step.wanted[:at_once])
         self._team.run(program.whole)
-        if wanted <= at_once:
-            return program.hidden[:rows], program.logits[:wanted]
-        logits = np.empty((wanted, program.logits.shape[1]), np.float32)
-        logits[:at_once] = program.logits
-        for first in range(at_once, wanted, at_once):
-            part = step.wanted[first : first + at_once]
-            program.picked.fill(part)
-            self._team.run(program.head)
-            logits[first : first + len(part)] = program.more[: len(part)]
-        return program.hidden[:rows], logits
+        logits = program.logits[:wanted]
+        if wanted > at_once:
+            logits = np.empty((wanted, program.logits.shape[1]), np.float32)
+            logits[:at_once] = program.logits
+            for first in range(at_once, wanted, at_once):
+                part = step.wanted[first : first + at_once]
+                program.picked.fill(part)
+                self._team.run(program.head)
+                logits[first : first + len(part)] = program.more[: len(part)]
+        return StepOutput(program.hidden[:rows], logits, not self._shared.not_finite[0])
 
     def suspects(self, weights: Sequence[graph.Matrix | graph.Experts]) -> list[graph.Matrix | graph.Experts]:
         """Those of which a scale or an exponent looks as if a value were not finite."""
@@ -190,3 +178,10 @@ def count_threads(threads: int | None) -> int:
 def kernels_of(variant: str) -> Kernels:
     """The kernels of a variant, shared by all engines of the process."""
     return Kernels(variant)
+
+
+def _segment(given: base.Segment) -> Segment:
+    """A segment as kernels have it: addresses instead of arrays."""
+    tables = tuple([table.ctypes.data for table in given.tables])
+    states = (given.read, given.write) if given.write else ()
+    return Segment(given.first_row, given.count, given.position, given.cache_type, tables, states)

@@ -96,11 +96,13 @@ class Shared:
     Attributes:
         ropes: Tables of angles, by rotation.
         pager: Of experts that are not mapped.
+        not_finite: int64 [1]; becomes 1 where a result holds values that are not finite.
     """
 
     def __init__(self) -> None:
         self.ropes: dict[Rope, RopeTable] = {}
         self.pager = ExpertPager()
+        self.not_finite = aligned((1,), np.int64)
         self._held: dict[str, Any] = {}
         self._vectors: dict[str, npt.NDArray[np.float32]] = {}
 
@@ -205,7 +207,11 @@ class Lowering:
             self._give_back(operation, number)
             if skip and following is not None:
                 self._give_back(following, number + 1)
-        return [self._buffers[result] for result in traced.results]
+        found = [self._buffers[result] for result in traced.results]
+        for buffer in found:
+            at = self.shared.not_finite.ctypes.data
+            self._kernel("check_finite", buffer.address, 4 * buffer.width, buffer.width, at)
+        return found
 
     def _emit(self, operation: op.Operation) -> None:
         method = _METHODS.get(type(operation))

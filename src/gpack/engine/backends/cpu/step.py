@@ -71,6 +71,7 @@ class StepBlock:
         n_words = SEGMENT_TABLES + n_groups + 2 * n_sets
         self._segments: npt.NDArray[np.int64] = aligned((max_rows, n_words), np.int64)
         self._parts: npt.NDArray[np.uint8] = aligned((0,), np.uint8)
+        self._single = ""  # the type of cache where the words are those of a step of one row; "" where they are not
         self.words[STEP_POSITIONS] = self._positions.ctypes.data
         self.words[STEP_SEGMENT_OF] = self._segment_of.ctypes.data
         self.words[STEP_SEGMENTS] = self._segments.ctypes.data
@@ -102,6 +103,10 @@ class StepBlock:
             InternalError: That is not so, or there are more rows than there is room for.
             MemoryError: There is no memory for the results of parts.
         """
+        if len(segments) == 1 and segments[0].n_rows == 1 and segments[0].cache_type == self._single:
+            self._fill_single(segments[0])
+            return
+        self._single = ""
         if len(segments) > 1:
             # Types together, and long segments first: they are the longest tasks.
             segments = sorted(segments, key=_order)
@@ -127,6 +132,22 @@ class StepBlock:
                 first, count, position = segment[:3]
                 self._positions[first : first + count] = np.arange(position, position + count)
                 self._segment_of[first : first + count] = number
+        self._make_parts(slots)
+        self._segments[: len(segments)] = row_words
+        self.words[STEP_TYPES : STEP_TYPES + len(words)] = words
+        self.words[STEP_N_SEGMENTS] = len(segments)
+        self.words[STEP_ROWS] = n_rows
+        if n_rows == 1:
+            self._single = segments[0].cache_type
+
+    def _fill_single(self, segment: Segment) -> None:
+        """A row of a text after another one of the same type: nearly all words are there already."""
+        position = segment.first_position
+        self._make_parts(position // PART_POSITIONS + 1)
+        self._positions[0] = position
+        self._segments[0] = (0, 1, position, 0, *segment.tables, *segment.states)
+
+    def _make_parts(self, slots: int) -> None:
         needed = slots * int(self.words[STEP_SLOT_BYTES])
         if needed > self._parts.nbytes:
             parts = aligned((needed * 5 // 4,), np.uint8)
@@ -134,10 +155,6 @@ class StepBlock:
             # No call stands between these two, at whose end an interrupt could come.
             self.words[STEP_PARTS] = address
             self._parts = parts
-        self._segments[: len(segments)] = row_words
-        self.words[STEP_TYPES : STEP_TYPES + len(words)] = words
-        self.words[STEP_N_SEGMENTS] = len(segments)
-        self.words[STEP_ROWS] = n_rows
 
     def _check(self, segments: Sequence[Segment], words: list[int], n_rows: int) -> None:
         if n_rows > self.max_rows or not segments:

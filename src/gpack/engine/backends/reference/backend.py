@@ -14,9 +14,8 @@ from ...graph.graph import Graph
 from ...graph.states import StateId
 from ...graph.weights import Experts, Matrix, PagedExperts
 from .. import Compute
-from ..base import Memory, StateGroups, Step
+from ..base import Memory, StateGroups, Step, StepOutput
 from ..cpu.kernels import BLOCK_TYPES
-from .arrays import Array
 from .operations import OPERATIONS, Run
 from .rounding import check_cache_type
 from .states import ArrayLayout, States
@@ -108,14 +107,15 @@ class ReferenceBackend:
                     raise UnsupportedError(f"the operation {operation} is not known here", code="engine.operation")
         return ReferenceProgram(body, head, groups)
 
-    def run(self, program: ReferenceProgram, step: Step) -> tuple[Array, Array]:
-        """Runs a step, as `base.Backend` describes it; gives the hidden states and the wanted logits."""
+    def run(self, program: ReferenceProgram, step: Step) -> StepOutput:
+        """Runs a step, as `base.Backend` describes it."""
         states = States(program.groups, self.round_caches)
         with np.errstate(all="ignore"):  # what is not finite is the engine's to find
             hidden = Run(step, states, self._weights).compute(program.body)
-            if not len(step.wanted):
-                return hidden, np.empty((0, program.head.results[0].width))
-            return hidden, Run(step, states, self._weights, hidden[step.wanted]).compute(program.head)
+            logits = np.empty((0, program.head.results[0].width))
+            if len(step.wanted):
+                logits = Run(step, states, self._weights, hidden[step.wanted]).compute(program.head)
+        return StepOutput(hidden, logits, bool(np.isfinite(hidden).all() and np.isfinite(logits).all()))
 
     def suspects(self, weights: Sequence[Matrix | Experts]) -> list[Matrix | Experts]:
         """Those of some weights that hold values that are not finite, and those that are not mapped."""

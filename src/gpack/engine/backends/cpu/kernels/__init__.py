@@ -55,6 +55,7 @@ MODULES: dict[str, str] = {
             "add_vector",
             "soft_cap",
             "pick_rows",
+            "check_finite",
         ),
         "elementwise",
     ),

@@ -12,7 +12,7 @@ from ..layout import PICK_LIST, PICK_ROWS, Q8_VALUES
 from ..variants import Variant
 from .arithmetic import exp32, root32, sigmoid32
 from .attention import FAST
-from .memory import as_float, floats, ints, longs
+from .memory import as_float, atomic_store, floats, ints, longs
 from .vectors import fma16, load16, mul16, sigmoid16, splat16, store16
 
 _ONE, _TWO = np.float32(1), np.float32(2)
@@ -170,6 +170,18 @@ def pick_rows(args: Any, ith: int, nth: int) -> None:
             out[i] = x[i]
 
 
+def check_finite(args: Any, ith: int, nth: int) -> None:
+    """Arguments: state, x, its row bytes, width, address of an int64 that becomes 1 where a value is not finite."""
+    exponent, found = np.int32(0x7F800000), False
+    first, last = _columns(args[3], ith, nth)
+    for r in range(longs(args[0])[0]):
+        x = ints(args[1] + r * args[2])
+        for i in range(first, last):
+            found |= (x[i] & exponent) == exponent
+    if found:
+        atomic_store(args[4], 1)
+
+
 BUILDERS: dict[str, Callable[[Variant], Callable[..., None]]] = {
     "rms_norm": lambda _variant: rms_norm,
     "silu_gate": lambda _variant: _gated(_silu_row),
@@ -181,4 +193,5 @@ BUILDERS: dict[str, Callable[[Variant], Callable[..., None]]] = {
     "add_vector": lambda _variant: add_vector,
     "soft_cap": lambda _variant: soft_cap,
     "pick_rows": lambda _variant: pick_rows,
+    "check_finite": lambda _variant: check_finite,
 }
