@@ -79,7 +79,7 @@ def test_no_tokenizer_is_told(tmp_path: Path) -> None:
     assert read_directory(tmp_path).faults == ["there is no tokenizer.json"]
     assert not read_directory(tmp_path).metadata
     (tmp_path / "vocab.json").write_text("{}")
-    assert read_directory(tmp_path).faults == ["the tokenizer is not in a tokenizer.json"]
+    assert read_directory(tmp_path).faults == ["vocab.json and merges.txt do not tell how texts are split"]
 
 
 # --- vocabulary ---

@@ -26,6 +26,8 @@ _DEEPSEEK3 = (
 ).replace(r"\"", '"') + _TAIL
 _LISTED_START = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳ"
 
+# Split rules of tokenizers whose files name none.
+SPLITS = {"gpt-2": _GPT2, "qwen2": _QWEN2}
 # Steps that split, by the names they get below.
 _KNOWN = {
     (_LLAMA3,): "llama-bpe",

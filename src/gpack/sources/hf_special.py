@@ -30,9 +30,17 @@ _TEMPLATES = "tokenizer.chat_templates"
 
 
 def add_special_ids(
-    metadata: MetadataBuilder, tokenizer: Mapping[str, Any], files: HfFiles, config: HfConfig, size: int
+    metadata: MetadataBuilder,
+    tokenizer: Mapping[str, Any],
+    files: HfFiles,
+    config: HfConfig,
+    size: int,
+    names: Mapping[str, Any] | None = None,
 ) -> str | None:
     """Adds the ids of special tokens, and which of them the tokenizer adds to a text by itself.
+
+    Args:
+        names: What special tokens (`eos_token`, ...) are called where no file says it.
 
     Returns:
         What the tokenizer adds to a text that no metadata can say; None where they say it all.
@@ -42,7 +50,7 @@ def add_special_ids(
     added = tokenizer.get("added_tokens")
     ids = {entry["content"]: entry["id"] for entry in reversed(added if isinstance(added, list) else [])}
     found: dict[str, int] = {}
-    for source in (settings, None, named):
+    for source in (settings, None, named, names or {}):
         for kind in _KINDS:
             number = _configured(config, kind) if source is None else ids.get(_content(source.get(f"{kind}_token")))
             if number is not None and 0 <= number < size:
