@@ -66,7 +66,7 @@ def convert(
     if kind == GGUF:
         opened = open_gguf(source, pack_dir=pack_dir, mtp_dir=mtp_dir, external_experts=external_experts)
     else:
-        opened = HfSource.open(source, name=name, text_only=text_only)
+        opened = HfSource.open(source, name=name, text_only=text_only, wide=quantize is not None)
     with opened:
         external = external_files(opened, hash_shards=hash_shards) if external_experts else None
         model = QuantizedSource(opened, TYPES[quantize]) if quantize else opened

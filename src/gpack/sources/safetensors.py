@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from ..container.foreign import foreign_bytes
+from ..container.payload import Range
 from ..container.place import Place
 from ..container.strict_json import parse_object, shorten
 from ..errors import BoundsError, FormatError, UnsupportedError
@@ -52,7 +53,7 @@ class StoredTensor:
     byte_size: int
 
     @property
-    def data(self) -> Place:
+    def data(self) -> Range:
         """Its bytes."""
         return Place(self.file.path, self.file.fileno(), self.begin, self.byte_size)
 
