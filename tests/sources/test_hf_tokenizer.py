@@ -16,6 +16,8 @@ from gpack.sections.tokenizer import build_tokenizer
 from gpack.sections.values import Value
 from gpack.sources.gguf import GgufSource
 from gpack.sources.hf_tokenizer import read_directory
+from gpack.tokenizer import Tokenizer
+from gpack.tokenizer.chat import ChatTemplate, special_tokens
 
 needs_oracle = pytest.mark.skipif(not (ORACLE / "hf").exists(), reason="converted models: no ../shared/oracle/hf here")
 MODELS = ["llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe"]
@@ -335,6 +337,30 @@ def test_a_template_that_is_none(tmp_path: Path, template: Any) -> None:
     assert made.notes == ["tokenizer_config.json: a chat template is no text: the chat template is left aside"]
     assert "tokenizer.ggml.tokens" in made.metadata
     assert "tokenizer.chat_template" not in made.metadata
+
+
+def test_special_tokens_that_only_templates_know(tmp_path: Path) -> None:
+    """As `transformers` binds them: those with a key in GGUF by their ids, the others by their texts."""
+    write_tokenizer(
+        tmp_path,
+        pad_token="<|endoftext|>",
+        mask_token={"content": "<|im_start|>"},
+        image_token="<image>",
+        additional_special_tokens=["<|im_start|>", {"content": "<|im_end|>"}],
+    )
+    tokenizer = Tokenizer.from_metadata(read_directory(tmp_path).metadata)
+    found = special_tokens(tokenizer)
+    assert found == {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "mask_token": "<|im_start|>",
+        "image_token": "<image>",
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+    }
+    template = ChatTemplate("{{ pad_token }}{{ additional_special_tokens[1] }}{{ image_token }}{{ sep_token }}")
+    prompt = template.render([], special_tokens=found)
+    assert prompt.text == "<|endoftext|><|im_end|><image>"
+    assert set(prompt.mask) == {1}
 
 
 # --- damaged files ---

@@ -5,12 +5,14 @@ An id comes from `tokenizer_config.json`, else from `config.json`, else from `sp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..sections.tokenizer import TEMPLATE
+from ..tokenizer.settings import NAMED_TOKENS
 from . import hf_files
 from .hf_config import HfConfig
 from .hf_files import HfFiles
@@ -74,6 +76,19 @@ def add_special_ids(
         if flag is not None:
             metadata.flag(f"tokenizer.ggml.add_{kind}_token", flag)
     return strange
+
+
+def add_named_tokens(metadata: MetadataBuilder, settings: Mapping[str, Any]) -> None:
+    """Adds the special tokens that templates know by name and that GGUF has no keys for."""
+    found: dict[str, str | list[str]] = {}
+    for key, value in settings.items():
+        if key.endswith("_token") and key.removesuffix("_token") not in _KINDS and (token := _content(value)):
+            found[key] = token
+    more = settings.get("additional_special_tokens")
+    if texts := [token for token in map(_content, more if isinstance(more, list) else ()) if token]:
+        found["additional_special_tokens"] = texts
+    if found:
+        metadata.text(NAMED_TOKENS, json.dumps(found))
 
 
 def _untold(tokenizer: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ from .hf_config import HfConfig
 from .hf_files import HfFiles
 from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe, normalizers
 from .hf_sentencepiece import sentencepiece_faults, sentencepiece_metadata
-from .hf_special import add_special_ids, add_templates
+from .hf_special import add_named_tokens, add_special_ids, add_templates
 from .hf_tekken import added_tokens, listed_tokenizer, tekken_tokenizer
 from .metadata_build import MetadataBuilder
 from .sentencepiece import read_sentencepiece
@@ -127,6 +127,7 @@ def _import_sentencepiece(files: HfFiles, name: str, vocab_size: int | None, con
     add_special_ids(made.metadata, {"added_tokens": named}, files, config, count, names)
     _add_templates(made, files)
     made.metadata.flag(EXACT_TYPES, True)
+    add_named_tokens(made.metadata, settings)
     return made
 
 
@@ -151,6 +152,7 @@ def _import_document(
         made.fault("post_processor", f"the tokenizer adds {strange}, which has no translation")
     _add_templates(made, files)
     _add_own(made, reader)
+    add_named_tokens(made.metadata, files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer"))
     if strict := [entry["content"] for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]:
         ways = f"{', '.join(_WAYS[:-1])} or {_WAYS[-1]}"
         first = shorten(strict[0])
