@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..model.load import GuildModel
+    from ..model import GuildModel
     from ..tokenizer import Tokenizer
 
 

@@ -11,7 +11,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..container.strict_json import shorten
 from ..errors import FormatError
@@ -197,5 +197,5 @@ def _text(value: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
