@@ -111,6 +111,16 @@ def add_prefix_space(tokenizer: Mapping[str, Any]) -> bool:
     return False
 
 
+def metaspace(tokenizer: Mapping[str, Any]) -> str:
+    """How a character BPE writes spaces, as `settings.METASPACE` says it; empty where a normaliser does it."""
+    for step in _steps(tokenizer.get("pre_tokenizer"), "pretokenizers"):
+        if step.get("type") == "Metaspace":
+            scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
+            words = [scheme if scheme in ("first", "always", "never") else "always"]
+            return " ".join([*words, *(["split"] if step.get("split") is not False else [])])
+    return ""
+
+
 def normalizers(tokenizer: Mapping[str, Any]) -> list[str]:
     """The kinds of steps that normalise a text."""
     return [str(step.get("type")) for step in _steps(tokenizer.get("normalizer"), "normalizers")]

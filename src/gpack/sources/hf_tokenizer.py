@@ -18,11 +18,11 @@ from ..errors import FormatError
 from ..generated.constants import MetadataType
 from ..sections.tokenizer import MERGES, TOKENS, TYPES
 from ..tokenizer.pretokenizers import ADD_BOS
-from ..tokenizer.settings import EXACT_TYPES, IGNORE_MERGES, NORMALIZER, USER_DEFINED_IDS
+from ..tokenizer.settings import ADDED_TOKENS, EXACT_TYPES, IGNORE_MERGES, METASPACE, NORMALIZER, USER_DEFINED_IDS, WAYS
 from . import hf_files
 from .hf_config import HfConfig
 from .hf_files import HfFiles
-from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe, normalizers
+from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe, metaspace, normalizers
 from .hf_sentencepiece import sentencepiece_faults, sentencepiece_metadata
 from .hf_special import add_named_tokens, add_special_ids, add_templates
 from .hf_tekken import added_tokens, listed_tokenizer, tekken_tokenizer
@@ -153,13 +153,29 @@ def _import_document(
     _add_templates(made, files)
     _add_own(made, reader)
     add_named_tokens(made.metadata, files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer"))
-    if strict := [entry["content"] for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]:
-        ways = f"{', '.join(_WAYS[:-1])} or {_WAYS[-1]}"
-        first = shorten(strict[0])
-        made.notes.append(
-            f"{len(strict)} added tokens ask for {ways}, the first is {first}: they are found wherever they stand"
-        )
+    _add_ways(made, tokenizer)
     return made
+
+
+def _add_ways(made: TokenizerImport, tokenizer: dict[str, Any]) -> None:
+    """Adds the ways in which added tokens are found, for which GGUF has no keys; what has no key of ours is noted."""
+    entries = [entry for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]
+    letters = dict(zip(_WAYS, WAYS, strict=True))
+    said = (f"{entry['id']}:{''.join(letters[way] for way in _WAYS if entry.get(way))}" for entry in entries)
+    if text := " ".join(said):
+        made.metadata.text(ADDED_TOKENS, text)
+        made.notes.append(
+            f"{len(entries)} added tokens ask for {', '.join(_WAYS[:-1])} or {_WAYS[-1]}, the first is "
+            f"{shorten(entries[0]['content'])}: a GGUF of the pack says it in a key of GPACK's own, which others do not "
+            "read"
+        )
+    changes = tokenizer.get("normalizer") is not None and normalizers(tokenizer) != ["NFC"]
+    normalised = [e["content"] for e in tokenizer.get("added_tokens") or [] if e.get("normalized") is True]
+    if changes and normalised:
+        made.notes.append(
+            f"{len(normalised)} added tokens are looked for in normalised text, the first is {shorten(normalised[0])}: "
+            "here they are found wherever they stand"
+        )
 
 
 def import_lists(files: HfFiles, model: dict[str, Any], path: Path, config: HfConfig, pre: str) -> TokenizerImport:
@@ -246,6 +262,13 @@ def _add_character_bpe(made: TokenizerImport, reader: _Reader) -> None:
     metadata.numbers("tokenizer.ggml.scores", MetadataType.FLOAT32, scores)
     metadata.numbers(TYPES, MetadataType.INT32, reader.types())
     metadata.flag("tokenizer.ggml.add_space_prefix", add_prefix_space(reader.tokenizer))
+    if said := metaspace(reader.tokenizer):
+        metadata.text(METASPACE, said)
+        if said != "always":
+            made.notes.append(
+                f"spaces are written by the rule {said!r}: a GGUF of the pack says it in a key of GPACK's own, which "
+                "others do not read"
+            )
 
 
 class _Reader:
