@@ -399,6 +399,8 @@ def test_ways_of_finding_added_tokens_are_told(tmp_path: Path, way: str) -> None
     write_tokenizer(tmp_path, tokenizer)
     made = read_directory(tmp_path)
     assert (plain.notes, made.faults) == ([], [])
+    letter = {"lstrip": "l", "rstrip": "r", "single_word": "w"}[way]
+    assert made.metadata.pop("tokenizer.gpack.added_tokens").python() == f"270:{letter}"
     assert made.metadata == plain.metadata
     assert len(made.notes) == 1
     assert way in made.notes[0]

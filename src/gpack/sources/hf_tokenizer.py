@@ -166,8 +166,8 @@ def _add_ways(made: TokenizerImport, tokenizer: dict[str, Any]) -> None:
         made.metadata.text(ADDED_TOKENS, text)
         made.notes.append(
             f"{len(entries)} added tokens ask for {', '.join(_WAYS[:-1])} or {_WAYS[-1]}, the first is "
-            f"{shorten(entries[0]['content'])}: a GGUF of the pack says it in a key of GPACK's own, which others do not "
-            "read"
+            f"{shorten(entries[0]['content'])}: a GGUF of the pack says it in a key of GPACK's own, which others do "
+            "not read"
         )
     changes = tokenizer.get("normalizer") is not None and normalizers(tokenizer) != ["NFC"]
     normalised = [e["content"] for e in tokenizer.get("added_tokens") or [] if e.get("normalized") is True]
