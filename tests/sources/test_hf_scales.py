@@ -180,4 +180,4 @@ def test_a_product_that_is_infinite(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors", "bitsandbytes"])
 def test_other_ways_to_pack_are_named(tmp_path: Path, method: str) -> None:
     told, _ = converted(tmp_path, qwen3_tensors(), config={"quantization_config": {"quant_method": method}})
-    assert told["import"]["reasons"] == [f"the weights are packed by '{method}', which is not unpacked"]
+    assert told["import"]["reasons"] == [f"the weights are packed by '{method}', and are kept as they are"]

@@ -23,6 +23,7 @@ from gpack.sources.hf_tekken import ranked_merges
 from gpack.sources.hf_tokenizer import read_directory
 from gpack.sources.sentencepiece import read_sentencepiece
 from gpack.tokenizer import Tokenizer
+from gpack.tokenizer.settings import Settings
 
 DATA = Path(__file__).parents[1] / "data" / "vocabularies"
 KNOWN = json.loads((DATA / "ids.json").read_text())
@@ -180,3 +181,42 @@ def test_more_tokens_than_the_model_knows(tmp_path: Path) -> None:
     write_json(made / "config.json", {"vocab_size": 599})
     with pytest.raises(FormatError, match="it has 600 tokens, the model knows 599"):
         read_directory(made)
+
+
+# --- spaces and added tokens as `tokenizers` has them ---
+
+SPACES = json.loads((DATA / "metaspace.json").read_text())
+
+
+@pytest.mark.parametrize("variant", SPACES["variants"])
+def test_spaces_and_added_tokens(tmp_path: Path, variant: str) -> None:
+    """Ids by the library `tokenizers`; of the folder, of a pack of it, and of the GGUF that the pack becomes."""
+    made = qwen3_folder(tmp_path / "m")
+    write_json(made / "tokenizer.json", {**SPACES["tokenizer"], **SPACES["variants"][variant]})
+    (made / "tokenizer_config.json").unlink()
+    size = 1 + max(entry["id"] for entry in SPACES["tokenizer"]["added_tokens"])
+    write_json(made / "config.json", {"model_type": "odd", "vocab_size": size})
+    convert(made, tmp_path / "m.gpack")
+    gpack.export_gguf(tmp_path / "m.gpack", tmp_path / "m.gguf")
+    for tokenizer in (
+        Tokenizer.from_dir(made),
+        Tokenizer.open(tmp_path / "m.gpack"),
+        Tokenizer.from_gguf(tmp_path / "m.gguf"),
+    ):
+        found = [tokenizer.encode(text, add_special=False, parse_special=True) for text in SPACES["texts"]]
+        assert found == SPACES["ids"][variant]
+
+
+def test_what_a_gguf_cannot_carry_is_told(tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer.json", {**SPACES["tokenizer"], **SPACES["variants"]["first split"]})
+    made = read_directory(tmp_path)
+    assert made.metadata["tokenizer.gpack.metaspace"].python() == "first split"
+    assert made.metadata["tokenizer.gpack.added_tokens"].python() == "601:l 602:l 603:r 604:lr 605:w"
+    assert any("5 added tokens ask for lstrip, rstrip or single_word" in note for note in made.notes)
+    assert any("spaces are written by the rule 'first split'" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("said", ["1", "1:", "1:x", "x:l", "99999:l", "1:l 2"])
+def test_ways_that_are_none(said: str) -> None:
+    with pytest.raises(FormatError, match="no token and its ways"):
+        Settings({"tokenizer.ggml.model": "llama", "tokenizer.gpack.added_tokens": said}.get, 100)

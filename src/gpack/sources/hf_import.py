@@ -164,7 +164,7 @@ class HfSource:
             model = translate_model(tensors, config, architecture, text_only=self._text_only)
         except FormatError as error:
             self.reasons += class_reasons(architecture, self.config)
-            self.reasons.append(f"the model is no {architecture.name} that can be translated: {_sentence(error)}")
+            self.reasons.append(f"it cannot be translated as {architecture.name}: {_sentence(error)}")
             return None
         self._file_notes += notes
         return model

@@ -73,7 +73,7 @@ def _packing(config: HfConfig) -> Iterator[str]:
     settings = config.outer.get("quantization_config", config.values.get("quantization_config"))
     method = settings.get("quant_method") if isinstance(settings, dict) else None
     if isinstance(method, str) and method != "fp8":
-        yield f"the weights are packed by {shorten(method)}, which is not unpacked"
+        yield f"the weights are packed by {shorten(method)}, and are kept as they are"
 
 
 def _attention(architecture: Architecture, config: HfConfig) -> Iterator[str]:
