@@ -47,7 +47,7 @@ def against_before(bench: Bench, name: str, pack: Path) -> Iterator[Row]:
         text = f"{name}, {units.plural(threads, 'thread')}"
         yield _rates(f"{text}, decode", runs, "decode_rate")
         yield _rates(f"{text}, prompt of {_PROMPT}", runs, "prompt_rate")
-    yield _least(f"{text}, resident memory", runs, "peak", units.size)
+    yield _least(f"{text}, resident memory", runs, "peak", lambda values: spread(values, units.size))
     words = (sys.executable, "-m", "gpack", "run", pack, "-p", "What is gravity?", "-n", 1, "--temp", 0)
     runs = _in_turn(
         bench,
@@ -56,7 +56,9 @@ def against_before(bench: Bench, name: str, pack: Path) -> Iterator[Row]:
             "before": lambda: command(*words, environment=environment_of(at)),
         },
     )
-    yield _least(f"{name}, `guild run` to its first token", runs, "seconds", units.duration)
+    yield _least(
+        f"{name}, `guild run` to its first token", runs, "seconds", lambda values: spread(values, units.duration)
+    )
 
 
 def _in_turn(bench: Bench, ways: dict[str, Way]) -> dict[str, list[Outcome]]:
@@ -65,10 +67,10 @@ def _in_turn(bench: Bench, ways: dict[str, Way]) -> dict[str, list[Outcome]]:
 
 
 def _rates(what: str, runs: dict[str, list[Outcome]], key: str) -> Row:
-    return _row(what, runs, key, rate, lambda ratio: ratio >= LEAST, f"at least {LEAST}x")
+    return _row(what, runs, key, rates, lambda ratio: ratio >= LEAST, f"at least {LEAST}x")
 
 
-def _least(what: str, runs: dict[str, list[Outcome]], key: str, show: Callable[[float], str]) -> Row:
+def _least(what: str, runs: dict[str, list[Outcome]], key: str, show: Callable[[Sequence[float]], str]) -> Row:
     # Times have the same room as speeds: 1/0.98 is 1.02 too.
     return _row(what, runs, key, show, lambda ratio: ratio <= MOST, f"at most {MOST}x")
 
@@ -77,7 +79,7 @@ def _row(
     what: str,
     runs: dict[str, list[Outcome]],
     key: str,
-    show: Callable[[float], str],
+    show: Callable[[Sequence[float]], str],
     is_enough: Callable[[float], bool],
     target: str,
 ) -> Row:
@@ -86,8 +88,8 @@ def _row(
     return Row(
         "run",
         f"{what}, against the commit before",
-        spread(values["ours"], show),
-        f"before: {spread(values['before'], show)}",
+        show(values["ours"]),
+        f"before: {show(values['before'])}",
         f"{ratio:.3f}x",
         target,
         is_enough(round(ratio, 3)),
@@ -96,9 +98,9 @@ def _row(
     )
 
 
-def rate(value: float) -> str:
+def rates(values: Sequence[float]) -> str:
     """Tokens per second, for people."""
-    return f"{value:.1f} tokens/s"
+    return spread(values, lambda value: f"{value:.1f}").replace(" (", " tokens/s (", 1)
 
 
 def spread(values: Sequence[float], show: Callable[[float], str]) -> str:

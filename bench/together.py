@@ -12,7 +12,8 @@ from gpack.sources.gguf import GgufSource
 from gpack.terminal import units
 
 from . import peers
-from .before import rate, spread
+from .before import rates as show_rates
+from .before import spread
 from .bench import Bench
 from .measure import Row, Way, by_turns, warm_up
 from .processes import machine_has_avx2_beside_better, ours, peer
@@ -27,7 +28,7 @@ _TARGETS = {
 }
 _AVX2_COUNT, _AVX2_TARGET = 8, 2.5
 _PROMPT, _STEPS, _REPEATS = 256, 128, 2
-_PEER_COUNTS, _PEER_STEPS = (1, 8), 32  # of models of a gigabyte: llama.cpp takes minutes for sixteen prompts
+_PEER_COUNTS, _PEER_STEPS = (1, 8), 32  # of a gigabyte: llama.cpp takes minutes for sixteen prompts
 _SMALL = 1 << 28
 
 _FORKS, _PREFIX = 64, 2000
@@ -99,8 +100,8 @@ def _row(what: str, row: tuple[list[float], list[float], float | None], gains: s
     return Row(
         "texts",
         what,
-        spread(ours_, rate),
-        f"one text before: {spread(before, rate)}{gains}",
+        show_rates(ours_),
+        f"one text before: {show_rates(before)}{gains}",
         f"{ratio:.2f}x",
         "" if target is None else f"at least {target}x",
         None if target is None else ratio >= target,
@@ -111,9 +112,9 @@ def _row(what: str, row: tuple[list[float], list[float], float | None], gains: s
 
 def _peer_gains(bench: Bench, source: Path) -> dict[int, str]:
     """By the number of texts: tokens per second of every build of llama.cpp, and its gain over one text; one run."""
-    is_small = source.stat().st_size < _SMALL
-    told = _options(source, _COUNTS if is_small else _PEER_COUNTS) | {"repeats": 1}
-    if not is_small:
+    takes_long = bench.quick or source.stat().st_size >= _SMALL
+    told = _options(source, _PEER_COUNTS if takes_long else _COUNTS) | {"repeats": 1}
+    if takes_long:
         told["steps"] = _PEER_STEPS
     gains: dict[int, str] = {}
     for build, library in peers.llama_builds().items():

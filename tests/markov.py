@@ -80,6 +80,7 @@ class Model:
 
     def __init__(self, rule: Rule, *, template: bool = True, n_ctx: int = 512) -> None:
         self.path, self.fallback = "made-up.gpack", None
+        self.obstacles: list[str] = []
         self.rule, self.n_ctx = rule, n_ctx
         self.metadata = {key: value for key, _, value in tiny_tokenizer()}
         self.tokenizer = tiny()

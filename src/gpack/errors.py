@@ -31,6 +31,7 @@ CODES = {
     "io.not_durable": "the output is in place, and the system could not confirm that it will survive a power loss",
     "io.no_space": "the disk has not enough free space for the output",
     "io.memory": "not enough memory",
+    "file.foreign": "the file is no model, but something else that is named",
     "io.mmap": "the file system refuses to map the file",
     "usage": "the command line or the arguments are wrong",
     "conformance.recipe": "a recipe of a vector is damaged, or asks for what it cannot give",

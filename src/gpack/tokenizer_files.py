@@ -35,10 +35,12 @@ class Tokenizer(GbtTokenizer):
 
     @classmethod
     def from_dir(cls, path: str | os.PathLike[str], *, pre: str | None = None) -> Self:
-        """The tokeniser of a directory with `tokenizer.json`, or `vocab.json`, `merges.txt` and `token_type.json`.
+        """The tokeniser of a directory.
+
+        It is read from `tokenizer.json`, `tekken.json`, `tokenizer.model`, or `vocab.json` with `merges.txt`.
 
         Args:
-            pre: Name of the pre-tokeniser, which only `tokenizer.json` tells.
+            pre: Name of the pre-tokeniser, which `vocab.json` does not tell.
 
         Raises:
             PathError: A file is missing or unreadable.

@@ -169,6 +169,27 @@ def test_a_context_that_is_full_is_told(
     assert (json.loads(out)["finish_reason"], err) == ("context", "")
 
 
+def test_what_does_not_reach_the_model_is_warned_of(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    """The template prints what users say, and nothing else; a warning comes once."""
+    model.chat_template = ChatTemplate(
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{{ mood }}{% endfor %}"
+    )
+    assert run("-p", "Hi", "--system", "Be brief.\nVery.", "--template-var", "mood=1", "--template-var", "odd=1") == 0
+    assert capsys.readouterr().err == (
+        "guild: warning: the chat template leaves the system text out: the model does not see it\n"
+        "guild: warning: the chat template knows no odd: --template-var odd=... changes nothing\n"
+    )
+    model.chat_template = ChatTemplate("{{ messages[0].content }}{{ messages[1].content }}")
+    assert run("-p", "Hi", "--system", "  Be brief. ") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_edges_that_stand_twice_are_warned_of(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    model.chat_template = ChatTemplate("{{ messages[0].content }}<|im_end|><|im_end|>")
+    assert run("-p", "Hi") == 0
+    assert "the last token <|im_end|> stands twice" in capsys.readouterr().err
+
+
 def test_where_the_text_ends(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     for options, text in {
         ("-n", "2"): "hell",

@@ -108,7 +108,7 @@ def test_another_class_of_a_known_type(tmp_path: Path, name: str) -> None:
     """Its tensors have the names of a plain decoder, and mean something else."""
     folder = qwen3_folder(tmp_path / "m", architectures=[name])
     (reason,) = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
-    assert reason == f"its class '{name}' is no model that writes text"
+    assert reason == f"its class '{name}' is not a model that generates text"
 
 
 def test_code_of_its_own(tmp_path: Path) -> None:

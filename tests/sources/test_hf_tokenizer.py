@@ -16,6 +16,8 @@ from gpack.sections.tokenizer import build_tokenizer
 from gpack.sections.values import Value
 from gpack.sources.gguf import GgufSource
 from gpack.sources.hf_tokenizer import read_directory
+from gpack.tokenizer import Tokenizer
+from gpack.tokenizer.chat import ChatTemplate, special_tokens
 
 needs_oracle = pytest.mark.skipif(not (ORACLE / "hf").exists(), reason="converted models: no ../shared/oracle/hf here")
 MODELS = ["llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe"]
@@ -79,7 +81,7 @@ def test_no_tokenizer_is_told(tmp_path: Path) -> None:
     assert read_directory(tmp_path).faults == ["there is no tokenizer.json"]
     assert not read_directory(tmp_path).metadata
     (tmp_path / "vocab.json").write_text("{}")
-    assert read_directory(tmp_path).faults == ["the tokenizer is not in a tokenizer.json"]
+    assert read_directory(tmp_path).faults == ["vocab.json and merges.txt do not tell how texts are split"]
 
 
 # --- vocabulary ---
@@ -337,6 +339,30 @@ def test_a_template_that_is_none(tmp_path: Path, template: Any) -> None:
     assert "tokenizer.chat_template" not in made.metadata
 
 
+def test_special_tokens_that_only_templates_know(tmp_path: Path) -> None:
+    """As `transformers` binds them: those with a key in GGUF by their ids, the others by their texts."""
+    write_tokenizer(
+        tmp_path,
+        pad_token="<|endoftext|>",
+        mask_token={"content": "<|im_start|>"},
+        image_token="<image>",
+        additional_special_tokens=["<|im_start|>", {"content": "<|im_end|>"}],
+    )
+    tokenizer = Tokenizer.from_metadata(read_directory(tmp_path).metadata)
+    found = special_tokens(tokenizer)
+    assert found == {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "mask_token": "<|im_start|>",
+        "image_token": "<image>",
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+    }
+    template = ChatTemplate("{{ pad_token }}{{ additional_special_tokens[1] }}{{ image_token }}{{ sep_token }}")
+    prompt = template.render([], special_tokens=found)
+    assert prompt.text == "<|endoftext|><|im_end|><image>"
+    assert set(prompt.mask) == {1}
+
+
 # --- damaged files ---
 
 
@@ -373,6 +399,8 @@ def test_ways_of_finding_added_tokens_are_told(tmp_path: Path, way: str) -> None
     write_tokenizer(tmp_path, tokenizer)
     made = read_directory(tmp_path)
     assert (plain.notes, made.faults) == ([], [])
+    letter = {"lstrip": "l", "rstrip": "r", "single_word": "w"}[way]
+    assert made.metadata.pop("tokenizer.gpack.added_tokens").python() == f"270:{letter}"
     assert made.metadata == plain.metadata
     assert len(made.notes) == 1
     assert way in made.notes[0]

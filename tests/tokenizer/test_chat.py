@@ -205,7 +205,8 @@ def test_typed_control_tokens_are_spelled_out(tmp_path: Path) -> None:
         ids = encode_chat(tokenizer, template, messages, add_generation_prompt=True)
         text = template.render(messages, add_generation_prompt=True).text
         assert ids == tokenizer.encode(text, parse_special=True)
-        assert special_tokens(tokenizer) == {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+        named = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+        assert special_tokens(tokenizer) == named
         with pytest.raises(UsageError, match="a mask of 1 for 2"):
             tokenizer.encode_marked("ab", b"\1")
 

@@ -79,8 +79,16 @@ class Conversation:
                 return self._command(*_split(text))
             self._answer(text.removeprefix("/") if text.startswith("//") else text)
         except errors.GpackError as error:
-            remark(f"guild: error: {error}")
+            remark(self._full() if error.code == "engine.context" else f"guild: error: {error}")
         return True
+
+    def _full(self) -> str:
+        """That no more fits, and what to do."""
+        size = self._speaker.generator.session.n_ctx
+        return (
+            f"The conversation is full: the model sees {size} tokens at a time, and this does not fit in. /reset "
+            "begins a new one, /save FILE keeps this one, and --ctx N at the start makes room for more."
+        )
 
     def _answer(self, text: str) -> None:
         speaker = self._speaker
@@ -106,7 +114,7 @@ class Conversation:
         if done.finish_reason == "interrupted":
             remark("(stopped)")
         elif done.finish_reason == "context":
-            remark(f"(the context of {speaker.generator.session.n_ctx} tokens is full: /reset, or a larger --ctx)")
+            remark(self._full())
         speaker.tell(done)
 
     # ------------------------------------------------------------ commands

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .. import errors
 from ..container.mapped import IO_MODES
 from .speaking import Output, Remarks, Speaker, remark, statistics
-from .vocabulary import as_text, is_gguf, read_input
+from .vocabulary import as_text, gguf_kind, is_gguf, read_input
 
 if TYPE_CHECKING:
     from ..generate.sampling import Sampling
@@ -291,6 +291,8 @@ def _load(args: argparse.Namespace) -> GuildModel:
         )
     # A pack that is missing or unreadable is for `load` to judge, which knows what to do then.
     if args.gguf is None and is_gguf(args.file):
+        if kind := gguf_kind(args.file):
+            raise errors.UnsupportedError(f"the file cannot be run: {kind}", code="engine.obstacle", path=args.file)
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
     else:
         paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
@@ -304,6 +306,14 @@ def _load(args: argparse.Namespace) -> GuildModel:
             code="pack.changed",
             path=args.file,
             hint="do not change a file while it is used",
+        )
+    if obstacles := model.obstacles:
+        model.close()
+        raise errors.UnsupportedError(
+            f"the model cannot be run: {'; '.join(obstacles)}",
+            code="engine.obstacle",
+            path=args.file,
+            hint="the pack says so since it was imported; its tensors can be read",
         )
     return model
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..terminal import units
 from ..terminal.table import printable
+from .prompt_warnings import doubled_edges, lost_parts
 
 if TYPE_CHECKING:
     import argparse
@@ -98,6 +99,7 @@ class Speaker:
     ) -> None:
         self.model, self.generator, self.args, self.sampling = model, generator, args, sampling
         self.load_seconds = seconds
+        self._warned: set[str] = set()
         self.chats = not args.raw and (args.messages or model.tokenizer.chat_template is not None)
 
     def request(self, prompt: str | list[dict[str, Any]]) -> Request:
@@ -109,7 +111,9 @@ class Speaker:
         from ..generate.text import Request, encode
 
         args = self.args
-        ids = encode(self.model, prompt, parse_special=args.raw, **dict(args.template_var))
+        variables = dict(args.template_var)
+        ids = encode(self.model, prompt, parse_special=args.raw, **variables)
+        self._warn(prompt, ids, variables)
         return Request(
             ids=ids,
             max_tokens=args.max_tokens,
@@ -119,6 +123,14 @@ class Speaker:
             ignore_end=args.ignore_eos,
             continues=isinstance(prompt, str),
         )
+
+    def _warn(self, prompt: str | list[dict[str, Any]], ids: list[int], variables: dict[str, Any]) -> None:
+        """Warns of what does not reach the model, each thing once."""
+        lost = () if isinstance(prompt, str) else lost_parts(self.model, prompt, variables)
+        for warning in (*lost, *doubled_edges(self.model.tokenizer, ids)):
+            if warning not in self._warned:
+                self._warned.add(warning)
+                remark(f"guild: warning: {warning}")
 
     def say(self, request: Request, write: Callable[[str], None]) -> Generation:
         """Generates, and writes the text as it comes.

@@ -6,6 +6,7 @@ import os
 import sys
 
 from .. import errors
+from ..container.foreign import foreign
 from ..container.structure import open_file, read_at
 from ..generated.gguf.constants import GGUF_MAGIC
 from ..tokenizer import Tokenizer
@@ -15,12 +16,28 @@ def is_gguf(path: str) -> bool:
     """Whether the file begins as a GGUF does.
 
     Raises:
+        FormatError: `file.foreign`: it is something else than a model.
         PathError: It is missing or unreadable.
     """
+    if found := foreign(path):
+        raise errors.FormatError(found[0], code="file.foreign", path=path, hint=found[1])
     descriptor, size = open_file(path)
     with open(descriptor, "rb", buffering=0) as file:
         magic = GGUF_MAGIC.to_bytes(4, "little")
         return read_at(file.fileno(), 0, min(size, len(magic)), path) == magic
+
+
+def gguf_kind(path: str) -> str | None:
+    """What a GGUF is in the place of a model that writes text, as a sentence; None for a model.
+
+    Raises:
+        GpackError: The file is damaged or unreadable.
+    """
+    from ..sources.gguf import GgufSource
+    from ..sources.gguf_kind import other_kind
+
+    with GgufSource.open(path, allow_unknown_types=True) as source:
+        return other_kind(source.get, [tensor.name for tensor in source.tensors])
 
 
 def open_tokenizer(path: str) -> Tokenizer:
@@ -33,7 +50,12 @@ def open_tokenizer(path: str) -> Tokenizer:
     if os.path.isdir(path):
         return Tokenizer.from_dir(path)
     if is_gguf(path):
-        return Tokenizer.from_gguf(path)
+        try:
+            return Tokenizer.from_gguf(path)
+        except errors.MissingError as error:
+            if kind := gguf_kind(path):
+                error.message = f"{error.message}: {kind}"
+            raise
     try:
         return Tokenizer.open(path)
     except errors.MissingError as error:

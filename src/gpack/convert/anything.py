@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..container.foreign import foreign
 from ..container.structure import check_path, open_file, read_at
 from ..errors import FormatError, UsageError
 from ..generated.gguf.constants import GGUF_MAGIC
@@ -65,7 +66,7 @@ def convert(
     if kind == GGUF:
         opened = open_gguf(source, pack_dir=pack_dir, mtp_dir=mtp_dir, external_experts=external_experts)
     else:
-        opened = HfSource.open(source, name=name, text_only=text_only)
+        opened = HfSource.open(source, name=name, text_only=text_only, wide=quantize is not None)
     with opened:
         external = external_files(opened, hash_shards=hash_shards) if external_experts else None
         model = QuantizedSource(opened, TYPES[quantize]) if quantize else opened
@@ -91,6 +92,8 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     """
     if os.path.isdir(path):
         return SAFETENSORS
+    if found := foreign(path):
+        raise FormatError(found[0], code="convert.source", path=path, hint=found[1])
     descriptor, size = open_file(path)
     with open(descriptor, "rb", buffering=0) as file:
         magic = GGUF_MAGIC.to_bytes(4, "little")

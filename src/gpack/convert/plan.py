@@ -32,6 +32,7 @@ from ..sections.placement import (
 from ..sections.single import SingleTensor
 from ..sections.tensors import build_tensor_index, padded_dims
 from ..sections.tokenizer import MODEL, BuiltTokenizer, build_tokenizer
+from ..sources.gguf_kind import other_kind
 from ..sources.model import IMPORT_EXTENSION, ModelSource, ModelTensor
 from ..tokenizer.pretokenizers import DEFAULT, rules_of
 from ..tokenizer.settings import BYTE_LEVEL, SENTENCE_PIECE
@@ -95,6 +96,8 @@ class Plan:
         self.dense_columns = dense_columns or {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
+        if source.version and (kind := other_kind(source.get, [tensor.name for tensor in source.tensors])):
+            self.reasons.append(kind)
         self.architecture = _text(source, ARCHITECTURE) or UNKNOWN
         self.name = name or self._called() or self.architecture
         self.draft_from = draft_start(source.get)

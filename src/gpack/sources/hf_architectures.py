@@ -93,7 +93,7 @@ def class_reasons(architecture: Architecture, config: HfConfig) -> list[str]:
     """
     strange = [name for name in config.class_names if not _DECODER.fullmatch(name)]
     if strange:
-        return [f"its class {shorten(strange[0])} is no model that writes text"]
+        return [f"its class {shorten(strange[0])} is not a model that generates text"]
     own = [name for name in config.class_names if name not in architecture.class_names]
     if own and not config.is_wrapped and isinstance(config.outer.get("auto_map"), dict):
         return [f"its class {shorten(own[0])} is code of its own (auto_map), which may compute something else"]

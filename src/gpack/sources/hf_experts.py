@@ -6,9 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from ..container.place import Place
 from ..errors import FormatError
-from .hf_tensor import HfTensor
+from .hf_tensor import HfTensor, Span
 from .safetensors import StoredTensor
 
 EXPERT = re.compile(r"(model\.layers\.[0-9]+\.mlp\.experts)\.(0|[1-9][0-9]{0,5})\.(gate|up|down)_proj\.weight")
@@ -96,8 +95,7 @@ def split_fused(name: str, tensor: StoredTensor) -> list[HfTensor] | None:
     half = data.size // shape[0] // 2
     made = []
     for index, role in enumerate(("gate", "up")):
-        starts = (data.offset + (2 * expert + index) * half for expert in range(shape[0]))
-        parts = tuple(Place(data.path, data.descriptor, start, half) for start in starts)
+        parts = tuple(Span.of(data, (2 * expert + index) * half, half) for expert in range(shape[0]))
         steps = (f"the {role} half of fused experts",)
         made.append(HfTensor(f"{layer}.{role}_proj.weight", kind, dims, parts, kind, (tensor,), steps))
     return made

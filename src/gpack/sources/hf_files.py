@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..container.foreign import foreign_bytes
 from ..container.strict_json import parse_object
 from ..errors import FormatError, PathError
 from ..generated.constants import GEXC_MAGIC
@@ -32,14 +33,14 @@ NAMES = (
     VOCABULARY,
     MERGES,
     SENTENCE_PIECE,
+    "spiece.model",
+    "sentencepiece.bpe.model",
     TEKKEN,
 )
 # What else belongs to a model, by patterns of names. A closed list: a folder may hold other people's papers too.
 _COMPANIONS = (
     "params.json",
     "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
     "tokenizer.model.*",
     "*.tiktoken",
     "*.spm",
@@ -136,8 +137,12 @@ class HfFiles(Mapping[str, bytes]):
             # Configurations hold Infinity at times, which Python writes.
             return parse_object(data, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH, plain=False)
         except ValueError as error:
+            found = foreign_bytes(data[:512], name)
             raise FormatError(
-                f"it is no JSON object of its kind: {error}", code=code, path=self.folder / name
+                found[0] if found else f"it is no JSON object of its kind: {error}",
+                code=code,
+                path=self.folder / name,
+                hint=found[1] if found else None,
             ) from error
 
     def text(self, name: str, *, code: str = "hf.tokenizer") -> str | None:

@@ -24,6 +24,7 @@ from .hf_architectures import class_reasons, find_architecture
 from .hf_config import HfConfig
 from .hf_files import HfFiles
 from .hf_model import HfModel, called, keep_model, translate_model
+from .hf_scales import unfold_scales
 from .hf_tensor import HfTensor
 from .hf_tokenizer import import_tokenizer, no_tokenizer
 from .hf_towers import Sorted
@@ -49,7 +50,7 @@ class HfSource:
     version = 0
     alignment = 0
 
-    def __init__(self, path: Path, *, name: str | None = None, text_only: bool = False) -> None:
+    def __init__(self, path: Path, *, name: str | None = None, text_only: bool = False, wide: bool = False) -> None:
         """Opens the files and plans every tensor; `open` says more."""
         self._set = SafetensorsSet(path)
         try:
@@ -58,7 +59,7 @@ class HfSource:
             self._set.close()
             raise
         try:
-            self._text_only = text_only
+            self._text_only, self._wide = text_only, wide
             self.reasons: list[str] = list(self._set.reasons)
             self._tokenizer_notes: list[str] = []
             self._file_notes: list[str] = []
@@ -70,19 +71,22 @@ class HfSource:
             raise
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, name: str | None = None, text_only: bool = False) -> Self:
+    def open(
+        cls, path: str | os.PathLike[str], *, name: str | None = None, text_only: bool = False, wide: bool = False
+    ) -> Self:
         """Opens a model: its folder, its one file, any of its shards, or its index.
 
         Args:
             name: What `general.name` shall be; default the architecture.
             text_only: Leave out towers that the text model does not need.
+            wide: Products of narrow floats and scales stay F32, for they will become another type; else BF16.
 
         Raises:
             FormatError: The model is not whole; codes `safetensors.*`.
             UnsupportedError: A tensor's type is not known.
             PathError: A file is missing or cannot be read.
         """
-        return cls(Path(path), name=name, text_only=text_only)
+        return cls(Path(path), name=name, text_only=text_only, wide=wide)
 
     def __enter__(self) -> Self:
         return self
@@ -156,11 +160,14 @@ class HfSource:
             return None
         try:
             config = self.config.strict()
-            return translate_model(self._set.tensors, config, architecture, text_only=self._text_only)
+            tensors, notes = unfold_scales(self._set.tensors, config, wide=self._wide)
+            model = translate_model(tensors, config, architecture, text_only=self._text_only)
         except FormatError as error:
             self.reasons += class_reasons(architecture, self.config)
-            self.reasons.append(f"the model is no {architecture.name} that can be translated: {_sentence(error)}")
+            self.reasons.append(f"it cannot be translated as {architecture.name}: {_sentence(error)}")
             return None
+        self._file_notes += notes
+        return model
 
     def _build_metadata(self, name: str | None, model: HfModel) -> dict[str, Value]:
         metadata = MetadataBuilder()

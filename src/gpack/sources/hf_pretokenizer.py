@@ -26,6 +26,8 @@ _DEEPSEEK3 = (
 ).replace(r"\"", '"') + _TAIL
 _LISTED_START = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳ"
 
+# Split rules of tokenizers whose files name none.
+SPLITS = {"gpt-2": _GPT2, "qwen2": _QWEN2}
 # Steps that split, by the names they get below.
 _KNOWN = {
     (_LLAMA3,): "llama-bpe",
@@ -107,6 +109,16 @@ def add_prefix_space(tokenizer: Mapping[str, Any]) -> bool:
         if step.get("type") == "Metaspace":
             return bool(step.get("add_prefix_space", True)) and step.get("prepend_scheme") != "never"
     return False
+
+
+def metaspace(tokenizer: Mapping[str, Any]) -> str:
+    """How a character BPE writes spaces, as `settings.METASPACE` says it; empty where a normaliser does it."""
+    for step in _steps(tokenizer.get("pre_tokenizer"), "pretokenizers"):
+        if step.get("type") == "Metaspace":
+            scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
+            words = [scheme if scheme in ("first", "always", "never") else "always"]
+            return " ".join([*words, *(["split"] if step.get("split") is not False else [])])
+    return ""
 
 
 def normalizers(tokenizer: Mapping[str, Any]) -> list[str]:

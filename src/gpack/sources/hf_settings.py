@@ -57,7 +57,7 @@ def untranslated(architecture: Architecture, config: HfConfig, names: Iterable[s
     Raises:
         FormatError: `hf.config`: a value is impossible.
     """
-    reasons = [*_attention(architecture, config), *_feed_forward(architecture, config)]
+    reasons = [*_packing(config), *_attention(architecture, config), *_feed_forward(architecture, config)]
     factor = config.rope_number("partial_rotary_factor")
     if factor not in (None, 1.0) and not architecture.is_linear:
         reasons.append(f"partial_rotary_factor is {factor}: {architecture.name} rotates whole heads")
@@ -66,6 +66,14 @@ def untranslated(architecture: Architecture, config: HfConfig, names: Iterable[s
     if biases:
         reasons.append(f"{len(biases)} biases are none that {architecture.name} has, the first is {biases[0]}")
     return reasons
+
+
+def _packing(config: HfConfig) -> Iterator[str]:
+    """How the weights are packed, where that is by a way that is not unpacked."""
+    settings = config.outer.get("quantization_config", config.values.get("quantization_config"))
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    if isinstance(method, str) and method != "fp8":
+        yield f"the weights are packed by {shorten(method)}, and are kept as they are"
 
 
 def _attention(architecture: Architecture, config: HfConfig) -> Iterator[str]:

@@ -5,12 +5,14 @@ An id comes from `tokenizer_config.json`, else from `config.json`, else from `sp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..sections.tokenizer import TEMPLATE
+from ..tokenizer.settings import NAMED_TOKENS
 from . import hf_files
 from .hf_config import HfConfig
 from .hf_files import HfFiles
@@ -30,9 +32,17 @@ _TEMPLATES = "tokenizer.chat_templates"
 
 
 def add_special_ids(
-    metadata: MetadataBuilder, tokenizer: Mapping[str, Any], files: HfFiles, config: HfConfig, size: int
+    metadata: MetadataBuilder,
+    tokenizer: Mapping[str, Any],
+    files: HfFiles,
+    config: HfConfig,
+    size: int,
+    names: Mapping[str, Any] | None = None,
 ) -> str | None:
     """Adds the ids of special tokens, and which of them the tokenizer adds to a text by itself.
+
+    Args:
+        names: What special tokens (`eos_token`, ...) are called where no file says it.
 
     Returns:
         What the tokenizer adds to a text that no metadata can say; None where they say it all.
@@ -42,7 +52,7 @@ def add_special_ids(
     added = tokenizer.get("added_tokens")
     ids = {entry["content"]: entry["id"] for entry in reversed(added if isinstance(added, list) else [])}
     found: dict[str, int] = {}
-    for source in (settings, None, named):
+    for source in (settings, None, named, names or {}):
         for kind in _KINDS:
             number = _configured(config, kind) if source is None else ids.get(_content(source.get(f"{kind}_token")))
             if number is not None and 0 <= number < size:
@@ -66,6 +76,19 @@ def add_special_ids(
         if flag is not None:
             metadata.flag(f"tokenizer.ggml.add_{kind}_token", flag)
     return strange
+
+
+def add_named_tokens(metadata: MetadataBuilder, settings: Mapping[str, Any]) -> None:
+    """Adds the special tokens that templates know by name and that GGUF has no keys for."""
+    found: dict[str, str | list[str]] = {}
+    for key, value in settings.items():
+        if key.endswith("_token") and key.removesuffix("_token") not in _KINDS and (token := _content(value)):
+            found[key] = token
+    more = settings.get("additional_special_tokens")
+    if texts := [token for token in map(_content, more if isinstance(more, list) else ()) if token]:
+        found["additional_special_tokens"] = texts
+    if found:
+        metadata.text(NAMED_TOKENS, json.dumps(found))
 
 
 def _untold(tokenizer: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -10,7 +10,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..container.payload import Computed, Joined, Range, read_part
+from ..container.payload import Computed, Joined, Range, Segment, read_part
+from ..container.place import Place
 from ..generated.constants import GgmlType
 from ..quants import dequantize
 from ..sections.dense import byte_count
@@ -18,6 +19,26 @@ from .safetensors import StoredTensor
 
 Order = NDArray[np.int64]
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a range, as a range of its own."""
+
+    inner: Range
+    offset: int
+    size: int
+
+    @classmethod
+    def of(cls, inner: Range, offset: int, size: int) -> Range:
+        """`size` bytes from byte `offset` on; of a place in a file again one."""
+        if isinstance(inner, Place) and inner.runs == 1:
+            return Place(inner.path, inner.descriptor, inner.offset + offset, size)
+        return cls(inner, offset, size)
+
+    def part(self, offset: int, length: int) -> Iterator[Segment]:
+        """The segments of `length` bytes from byte `offset` on."""
+        return self.inner.part(self.offset + offset, length)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The tokenizer files of a Hugging Face folder as the `tokenizer.*` metadata that a GGUF of the model has.
 
-`tokenizer.json` holds vocabulary, merges and added tokens; `tokenizer_config.json` names the special ones. Two kinds
+`tokenizer.json` holds vocabulary, merges and added tokens; `tokenizer_config.json` names the special ones. Where there
+is none, `tekken.json`, a SentencePiece model, or `vocab.json` with `merges.txt` tell the same. Two kinds
 of BPE occur: over bytes (GGUF's model `gpt2`), and over characters with byte tokens for what is rare (`llama`).
 """
 
@@ -17,13 +18,16 @@ from ..errors import FormatError
 from ..generated.constants import MetadataType
 from ..sections.tokenizer import MERGES, TOKENS, TYPES
 from ..tokenizer.pretokenizers import ADD_BOS
-from ..tokenizer.settings import EXACT_TYPES, IGNORE_MERGES, NORMALIZER, USER_DEFINED_IDS
+from ..tokenizer.settings import ADDED_TOKENS, EXACT_TYPES, IGNORE_MERGES, METASPACE, NORMALIZER, USER_DEFINED_IDS, WAYS
 from . import hf_files
 from .hf_config import HfConfig
 from .hf_files import HfFiles
-from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe, normalizers
-from .hf_special import add_special_ids, add_templates
+from .hf_pretokenizer import add_prefix_space, detect_pre, is_character_bpe, metaspace, normalizers
+from .hf_sentencepiece import sentencepiece_faults, sentencepiece_metadata
+from .hf_special import add_named_tokens, add_special_ids, add_templates
+from .hf_tekken import added_tokens, listed_tokenizer, tekken_tokenizer
 from .metadata_build import MetadataBuilder
+from .sentencepiece import read_sentencepiece
 
 # GGUF's types of tokens.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -31,6 +35,10 @@ MAX_TOKENS = 1 << 24
 MAX_PADDING = 1 << 20  # ids that nothing names
 _SPECIAL_LOOKS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
 _WAYS = ("lstrip", "rstrip", "single_word")  # in which an added token is found, for which GGUF has no keys
+# The files that hold a tokenizer; the first that is there counts.
+_OTHER_PIECES = ("spiece.model", "sentencepiece.bpe.model")
+_SOURCES = (hf_files.TOKENIZER, hf_files.TEKKEN, hf_files.SENTENCE_PIECE, *_OTHER_PIECES, hf_files.VOCABULARY)
+_TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _SPECIAL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 
@@ -80,14 +88,55 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
     Raises:
         FormatError: `hf.tokenizer`: the files are damaged or contradict one another.
     """
+    name = next((name for name in _SOURCES if name in files), None)
+    if name is None:
+        return no_tokenizer(files, "there is no tokenizer.json")
+    if name in (hf_files.SENTENCE_PIECE, *_OTHER_PIECES):
+        return _import_sentencepiece(files, name, vocab_size, config)
+    tokenizer = _document(files, name)
+    if tokenizer is None:
+        return no_tokenizer(files, "vocab.json and merges.txt do not tell how texts are split")
+    return _import_document(files, name, tokenizer, vocab_size, config)
+
+
+def _document(files: HfFiles, name: str) -> dict[str, Any] | None:
+    """The tokenizer as a `tokenizer.json` says it; None where the files do not tell enough."""
+    said = files.json(name, code="hf.tokenizer")
+    if name == hf_files.TEKKEN:
+        return tekken_tokenizer(said, files.folder / name)
+    if name == hf_files.VOCABULARY:
+        settings = files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer")
+        added = files.json(hf_files.ADDED_TOKENS, code="hf.tokenizer")
+        return listed_tokenizer(said, files.text(hf_files.MERGES) or "", settings, added)
+    return said
+
+
+def _import_sentencepiece(files: HfFiles, name: str, vocab_size: int | None, config: HfConfig) -> TokenizerImport:
+    path = files.folder / name
+    model = read_sentencepiece(files[name], path)
+    if faults := list(sentencepiece_faults(model)):
+        return no_tokenizer(files, "; ".join(faults))
+    settings = files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer")
+    ids = {text: number for number, (text, _, _) in reversed(list(enumerate(model.pieces)))}
+    added = added_tokens(settings, files.json(hf_files.ADDED_TOKENS, code="hf.tokenizer"), ids)
+    made = TokenizerImport(sentencepiece_metadata(model, added, vocab_size, path))
+    count = made.metadata[TOKENS].count
+    own = {"unk": model.unk_id, "bos": model.bos_id, "eos": model.eos_id, "pad": model.pad_id}
+    names = {f"{kind}_token": model.pieces[n][0] for kind, n in own.items() if 0 <= n < len(model.pieces)}
+    named = [*added, *({"content": text, "id": number} for text, number in ids.items())]
+    add_special_ids(made.metadata, {"added_tokens": named}, files, config, count, names)
+    _add_templates(made, files)
+    made.metadata.flag(EXACT_TYPES, True)
+    add_named_tokens(made.metadata, settings)
+    return made
+
+
+def _import_document(
+    files: HfFiles, name: str, tokenizer: dict[str, Any], vocab_size: int | None, config: HfConfig
+) -> TokenizerImport:
+    """The tokenizer that a `tokenizer.json` describes, or a file that says the same."""
     made = TokenizerImport()
-    if hf_files.TOKENIZER not in files:
-        elsewhere = any(name in files for name in ("tokenizer.model", "vocab.json", "merges.txt"))
-        return no_tokenizer(
-            files, "the tokenizer is not in a tokenizer.json" if elsewhere else "there is no tokenizer.json"
-        )
-    tokenizer = files.json(hf_files.TOKENIZER, code="hf.tokenizer")
-    reader = _Reader(tokenizer, files.folder / hf_files.TOKENIZER, vocab_size)
+    reader = _Reader(tokenizer, files.folder / name, vocab_size)
     if reader.kind != "BPE":
         return no_tokenizer(files, f"the tokenizer's model is {shorten(reader.kind)}, not BPE", "model.type")
     for part in ("continuing_subword_prefix", "end_of_word_suffix"):
@@ -97,18 +146,36 @@ def import_tokenizer(files: HfFiles, vocab_size: int | None, config: HfConfig) -
         _add_character_bpe(made, reader)
     else:
         _add_byte_bpe(made, reader, detect_pre(tokenizer))
-    strange = add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens))
+    names = _TEKKEN_NAMES if name == hf_files.TEKKEN else None
+    strange = add_special_ids(made.metadata, tokenizer, files, config, len(reader.tokens), names)
     if strange:
         made.fault("post_processor", f"the tokenizer adds {strange}, which has no translation")
     _add_templates(made, files)
     _add_own(made, reader)
-    if strict := [entry["content"] for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]:
-        ways = f"{', '.join(_WAYS[:-1])} or {_WAYS[-1]}"
-        first = shorten(strict[0])
-        made.notes.append(
-            f"{len(strict)} added tokens ask for {ways}, the first is {first}: they are found wherever they stand"
-        )
+    add_named_tokens(made.metadata, files.json(hf_files.TOKENIZER_CONFIG, code="hf.tokenizer"))
+    _add_ways(made, tokenizer)
     return made
+
+
+def _add_ways(made: TokenizerImport, tokenizer: dict[str, Any]) -> None:
+    """Adds the ways in which added tokens are found, for which GGUF has no keys; what has no key of ours is noted."""
+    entries = [entry for entry in tokenizer.get("added_tokens") or [] if any(map(entry.get, _WAYS))]
+    letters = dict(zip(_WAYS, WAYS, strict=True))
+    said = (f"{entry['id']}:{''.join(letters[way] for way in _WAYS if entry.get(way))}" for entry in entries)
+    if text := " ".join(said):
+        made.metadata.text(ADDED_TOKENS, text)
+        made.notes.append(
+            f"{len(entries)} added tokens ask for {', '.join(_WAYS[:-1])} or {_WAYS[-1]}, the first is "
+            f"{shorten(entries[0]['content'])}: a GGUF of the pack says it in a key of GPACK's own, which others do "
+            "not read"
+        )
+    changes = tokenizer.get("normalizer") is not None and normalizers(tokenizer) != ["NFC"]
+    normalised = [e["content"] for e in tokenizer.get("added_tokens") or [] if e.get("normalized") is True]
+    if changes and normalised:
+        made.notes.append(
+            f"{len(normalised)} added tokens are looked for in normalised text, the first is {shorten(normalised[0])}: "
+            "here they are found wherever they stand"
+        )
 
 
 def import_lists(files: HfFiles, model: dict[str, Any], path: Path, config: HfConfig, pre: str) -> TokenizerImport:
@@ -195,6 +262,13 @@ def _add_character_bpe(made: TokenizerImport, reader: _Reader) -> None:
     metadata.numbers("tokenizer.ggml.scores", MetadataType.FLOAT32, scores)
     metadata.numbers(TYPES, MetadataType.INT32, reader.types())
     metadata.flag("tokenizer.ggml.add_space_prefix", add_prefix_space(reader.tokenizer))
+    if said := metaspace(reader.tokenizer):
+        metadata.text(METASPACE, said)
+        if said != "always":
+            made.notes.append(
+                f"spaces are written by the rule {said!r}: a GGUF of the pack says it in a key of GPACK's own, which "
+                "others do not read"
+            )
 
 
 class _Reader:

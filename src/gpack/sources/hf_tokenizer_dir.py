@@ -22,6 +22,9 @@ from .metadata_build import MetadataBuilder
 
 VOCABULARY, MERGES, TOKEN_TYPES = hf_files.VOCABULARY, hf_files.MERGES, "token_type.json"
 
+# Files that tell all of a tokenizer.
+_WHOLE = (hf_files.TOKENIZER, hf_files.TEKKEN, hf_files.SENTENCE_PIECE)
+
 
 def read_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> MetadataBuilder:
     """The metadata that the tokenizer files of a directory, or of its folder `tokenizer`, amount to.
@@ -37,8 +40,8 @@ def read_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> M
     """
     folder = Path(path)
     for place in (folder, folder / "tokenizer"):
-        if (place / hf_files.TOKENIZER).is_file():
-            return _from_json(place)
+        if any((place / name).is_file() for name in _WHOLE):
+            return _from_files(place)
         if (place / VOCABULARY).is_file():
             if pre is None:
                 raise UsageError(
@@ -48,14 +51,14 @@ def read_tokenizer(path: str | os.PathLike[str], *, pre: str | None = None) -> M
     raise PathError("there is no tokenizer.json and no vocab.json", code="io.not_found", path=folder)
 
 
-def _from_json(folder: Path) -> MetadataBuilder:
+def _from_files(folder: Path) -> MetadataBuilder:
     files = HfFiles(folder)
     try:
         config = HfConfig(files.json(hf_files.CONFIG), folder / hf_files.CONFIG)
         made = import_tokenizer(files, config.count("vocab_size"), config)
     finally:
         files.close()
-    return _sound(made, folder / hf_files.TOKENIZER)
+    return _sound(made, folder)
 
 
 def _sound(made: TokenizerImport, path: Path) -> MetadataBuilder:

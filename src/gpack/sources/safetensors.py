@@ -13,6 +13,8 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NoReturn
 
+from ..container.foreign import foreign_bytes
+from ..container.payload import Range
 from ..container.place import Place
 from ..container.strict_json import parse_object, shorten
 from ..errors import BoundsError, FormatError, UnsupportedError
@@ -51,7 +53,7 @@ class StoredTensor:
     byte_size: int
 
     @property
-    def data(self) -> Place:
+    def data(self) -> Range:
         """Its bytes."""
         return Place(self.file.path, self.file.fileno(), self.begin, self.byte_size)
 
@@ -86,6 +88,8 @@ def read_header(file: SourceFile) -> StoredHeader:
         )
     length = SafetensorsHead.decode(file.read_at(0, head_size)).header_length
     if length > file.size - head_size:
+        if found := foreign_bytes(file.read_at(0, min(file.size, 512)), file.path.name):
+            raise FormatError(found[0], code="safetensors.header_length", path=file.path, hint=found[1])
         raise BoundsError(
             f"the header shall have {length} bytes, but only {file.size - head_size} follow",
             code="safetensors.header_length",

@@ -108,7 +108,7 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
-        special_tokens: Mapping[str, str] | None = None,
+        special_tokens: Mapping[str, str | Sequence[str]] | None = None,
         now: datetime | None = None,
         **variables: Any,
     ) -> Prompt:
@@ -119,7 +119,8 @@ class ChatTemplate:
             add_generation_prompt: Let the prompt end where the assistant begins.
             tools: JSON schemas of functions.
             documents: Documents to answer from.
-            special_tokens: Texts of special tokens by the names that templates use: `bos_token`, `eos_token`, ...
+            special_tokens: Texts of special tokens by the names that templates use: `bos_token`, `eos_token`, ...;
+                lists of texts too (`additional_special_tokens`).
             now: What the template takes for the present; None: the clock.
             variables: Whatever else the template knows (`enable_thinking`, ...).
 
@@ -138,7 +139,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         for name, token in (special_tokens or {}).items():
-            context[name] = text.trusted(str(token))
+            context[name] = text.trusted(token) if isinstance(token, str) else [text.trusted(one) for one in token]
         budget = Budget(self.limits, given.size)
         try:
             return self._run(budget, context, now)
@@ -186,13 +187,15 @@ def encode_chat(
     return tokenizer.encode_marked(prompt.text, prompt.mask, add_special=add_special)
 
 
-def special_tokens(tokenizer: GbtTokenizer) -> dict[str, str]:
-    """The tokeniser's special tokens by the names that templates use."""
+def special_tokens(tokenizer: GbtTokenizer) -> dict[str, str | list[str]]:
+    """The tokeniser's special tokens by the names that templates use, as `transformers` binds them."""
     settings = tokenizer.settings
     ids = {"bos_token": settings.bos_id, "eos_token": settings.eos_id, "unk_token": settings.unknown_id}
-    return {
-        name: tokenizer.token(token_id).decode("utf-8", "replace") for name, token_id in ids.items() if token_id >= 0
-    }
+    found: dict[str, str | list[str]] = dict(settings.named_texts)
+    for name, token_id in (settings.named_ids | ids).items():
+        if token_id >= 0:
+            found[name] = tokenizer.token(token_id).decode("utf-8", "replace")
+    return found
 
 
 class _Input:

@@ -85,10 +85,19 @@ class Specials:
         view: The vocabulary.
         by_name: Tokens of `CONTROL_NAMES` are control tokens whatever their type.
         user_defined: Ids of tokens that are user-defined whatever their type.
+        ways: Ids of tokens to the ways in which they are found (`settings.WAYS`).
     """
 
-    def __init__(self, view: GbtView, *, by_name: bool, user_defined: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        view: GbtView,
+        *,
+        by_name: bool,
+        user_defined: frozenset[int] = frozenset(),
+        ways: dict[int, str] | None = None,
+    ) -> None:
         self._view = view
+        self._ways = ways or {}
         self._set_user_defined = user_defined
         self._by_name = by_name
         self._ids = view.special_tokens if view.special_tokens is not None else memoryview(b"")
@@ -118,7 +127,7 @@ class Specials:
             found = find_tokens(text, ((tokens, None),))
         else:
             found = find_tokens(text, ((self._tokens(False), None), (tokens, mask)))
-        return _pieces(text, found)
+        return _pieces(text, _widened(text, found, self._ways) if self._ways else found)
 
     def is_control(self, token_id: int) -> bool:
         """Whether a token is left out where special tokens are skipped: a control token or the unknown one."""
@@ -152,6 +161,28 @@ class Specials:
 
     def _listed(self) -> Iterator[int]:
         return (self._view.checked(token_id, "special_tokens") for token_id in self._ids)
+
+
+def _widened(text: str, found: Iterable[tuple[int, int, int]], ways: dict[int, str]) -> Iterator[tuple[int, int, int]]:
+    """The places of tokens with the spaces that belong to them, without those that are no words of their own."""
+    before = 0
+    for at, end, token_id in sorted(found):
+        way = ways.get(token_id, "")
+        if at < before or ("w" in way and (_is_word(text[at - 1 : at]) or _is_word(text[end : end + 1]))):
+            continue
+        start, stop = at, end
+        if "l" in way:
+            while start > before and text[start - 1].isspace():
+                start -= 1
+        if "r" in way:
+            while stop < len(text) and text[stop].isspace():
+                stop += 1
+        yield start, stop, token_id
+        before = stop
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
 
 
 def _pieces(text: str, found: Iterable[tuple[int, int, int]]) -> Iterator[str | int]:

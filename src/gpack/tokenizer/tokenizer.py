@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from ..errors import FormatError, MissingError, UsageError
 from ..generated.constants import GbtFlags, MetadataFlags, SectionKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .spm import SpmEncoder
 
 _SCORES = "tokenizer.ggml.scores"
+_WORD = re.compile("[ \u2581][^ \u2581]*|[^ \u2581]+")  # a word with the space before it
 
 
 class GbtTokenizer:
@@ -70,7 +72,12 @@ class GbtTokenizer:
         self._data = data
         self._scores = scores
         self._container = container
-        self._specials = Specials(view, by_name=not self.settings.exact_types, user_defined=self.settings.user_defined)
+        self._specials = Specials(
+            view,
+            by_name=not self.settings.exact_types,
+            user_defined=self.settings.user_defined,
+            ways=self.settings.added_ways,
+        )
         self._bpe: BpeEncoder | None = None
         self._spm: SpmEncoder | None = None
         self._decoder: ByteLevelDecoder | None = None
@@ -193,20 +200,27 @@ class GbtTokenizer:
     ) -> list[int] | None:
         settings = self.settings
         ids: list[int] = [settings.bos_id] if add_special and settings.add_bos else []
-        after_special = True
+        after_special, is_first = True, True
         for part in self._specials.partition(text, parse_special=parse_special, mask=mask):
             if isinstance(part, int):
                 ids.append(part)
                 after_special = True
             else:
-                found = self._encode_text(part, after_special, way)
+                prefixed = self._is_prefixed(part, is_first) if settings.metaspace else after_special
+                found = self._encode_text(part, prefixed, way)
                 if found is None:
                     return None
                 ids += found
                 after_special = False
+            is_first = False
         if add_special and settings.add_eos:
             ids.append(settings.eos_id)
         return ids
+
+    def _is_prefixed(self, text: str, is_first: bool) -> bool:
+        """Whether a text gets a space in front, as `tokenizers` has it: only where it has none."""
+        scheme = self.settings.metaspace
+        return (scheme == "always" or (scheme == "first" and is_first)) and not text.startswith((" ", "\u2581"))
 
     def _encode_text(self, text: str, after_special: bool, way: str) -> list[int] | None:
         if self.settings.nfc and not text.isascii():
@@ -220,7 +234,16 @@ class GbtTokenizer:
 
                     self._bpe = BpeEncoder(self.view, self.settings.rules, ignore_merges=self.settings.ignore_merges)
                 return self._bpe.encode(text, way)
-            return self._sentence_piece().encode(text, at_start=after_special, way=way)
+            encoder = self._sentence_piece()
+            if not self.settings.splits_spaces:
+                return encoder.encode(text, at_start=after_special, way=way)
+            ids: list[int] = []
+            for number, word in enumerate(_WORD.findall(text)):
+                found = encoder.encode(word, at_start=after_special and not number, way=way)
+                if found is None:
+                    return None
+                ids += found
+            return ids
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is no Unicode: {error}", code="tokenizer.text") from error
 
