@@ -10,8 +10,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ N_IN = 4096
 _FULL, _QUICK = 256 << 20, 32 << 20  # bytes of weights; the first is beyond most caches
 _LEAST = 0.85
 _PROMPT = 512
+_FEW = (1, 2, 4, 8, 16)
 _NUMBERS = {name: number for number, name in GgmlType.NAMES.items()}
 TYPES = (
     "Q8_0",
@@ -75,7 +76,7 @@ class Settings(Protocol):
 
 
 def kernels(bench: Settings) -> list[Row]:
-    """Matrix times vector for each type; matrix times 512 tokens for some; what compiling costs."""
+    """Matrix times vector for each type; times a few rows and 512 for some; what compiling costs."""
     size = _QUICK if bench.quick else _FULL
     rows = []
     for variant in usable()[:-1] or usable():  # the portable ones are no match for a sum
@@ -83,6 +84,7 @@ def kernels(bench: Settings) -> list[Row]:
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             rows += [_streaming(found, name, size, threads, bench.rounds) for name in TYPES]
         rows += [_prompt(found, name, bench.rounds) for name in ("Q4_1", "Q8_0", "Q4_K", "Q6_K", "F16")]
+        rows += [_few(found, name, size, bench.rounds) for name in ("Q4_1", "Q8_0", "Q4_K", "Q6_K")]
     return [*rows, _start(bench.rounds)]
 
 
@@ -173,6 +175,27 @@ def _prompt(found: Kernels, name: str, rounds: int) -> Row:
         f"{rate:.0f} GFLOP/s",
         elsewhere=done.elsewhere,
         data={"gflops": rate, "ours": done.to_dict()},
+    )
+
+
+def _few(found: Kernels, name: str, size: int, rounds: int) -> Row:
+    """What a step of a few rows costs, in steps of one: texts together live there."""
+    matrix, threads = _weights(name, size), len(os.sched_getaffinity(0))
+    with ExitStack() as beds:
+        able = {n: beds.enter_context(_bed(found, matrix, threads, n)) for n in _FEW}
+        ways: dict[str, Way] = {
+            str(n): partial(_timed, partial(team.run, program)) for n, (team, program) in able.items()
+        }
+        for way in ways.values():
+            way()
+        done = {n: samples(found) for n, found in by_turns(rounds, ways).items()}
+    one = done["1"].median
+    return Row(
+        CASE,
+        f"{name} x {', '.join(list(ways)[1:])} rows, {found.variant.name}, {threads} threads",
+        ", ".join(f"{done[n].median / one:.2f}" for n in list(ways)[1:]) + " steps of one row",
+        elsewhere=max(item.elsewhere for item in done.values()),
+        data={n: item.to_dict() for n, item in done.items()},
     )
 
 

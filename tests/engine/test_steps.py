@@ -297,3 +297,32 @@ def test_machine_code_keeps_to_what_its_variant_may_use(variant: str, foreign: s
         ).stdout
         assert "ret" in shown
         assert re.findall(foreign, shown) == [], name
+
+
+@pytest.mark.parametrize("width", [32, 50, 576])
+def test_a_row_s_bits_are_its_own(kernels: Kernels, width: int) -> None:
+    """Of steps on rows: alone, or among others, shared out among any number of threads."""
+    count, row = 9, 4 * width
+    x, y, w = rows(width, count=count), rows(width, 1, count), rows(width, 2, 1)
+    steps: dict[str, tuple[Any, ...]] = {
+        "rms_norm": ("x", row, at(w), "out", row, width, float_bits(1e-5), 1, 1),
+        "silu_gate": ("x", row, "y", row, "out", row, width, 1),
+        "gelu_gate": ("x", row, "y", row, "out", row, width, 1),
+        "add": ("out", row, "x", row, width, float_bits(0.3), 1),
+        "add_vector": ("out", row, at(w), width),
+        "soft_cap": ("out", row, width, float_bits(2)),
+    }
+    for name, arguments in steps.items():
+
+        def made(some: slice, threads: int, name: str = name, arguments: tuple[Any, ...] = arguments) -> Floats:
+            source, other, out = x[some].copy(), y[some].copy(), y[some].copy()
+            found = {"x": at(source), "y": at(other), "out": at(out)}
+            state = np.array([len(out), 0] + [0] * 14, np.int64)
+            words = [found[item] if isinstance(item, str) else item for item in arguments]
+            run(kernels, name, *words, threads=threads, state=state)
+            return out
+
+        alone = np.concatenate([made(slice(place, place + 1), 1) for place in range(count)])
+        for threads in (1, 2, 3, 7):
+            for some in (slice(0, 2), slice(1, 4), slice(0, count)):
+                assert np.array_equal(made(some, threads).view(np.uint32), alone[some].view(np.uint32)), name

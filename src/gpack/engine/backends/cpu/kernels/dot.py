@@ -21,8 +21,9 @@ from .q8 import BYTE_OFFSET, GroupQ8
 from .results import column_address, put
 from .units import Format, Group
 
-# Writes a tile's sums: from the address of its weights, through columns that know how to be updated.
-_Body = Callable[[Lanes, Sequence[Any], Any, "_Columns"], None]
+# Writes the sums of tiles: from the addresses of their weights, through columns that know how to be updated.
+_Body = Callable[[Lanes, Sequence[Any], Sequence[Any], "_Columns"], None]
+_TOGETHER = 2  # tiles of floats: one column's next sum waits for the last one, another tile's does not
 
 
 class _Columns:
@@ -30,7 +31,7 @@ class _Columns:
 
     def __init__(self, lanes: Lanes, args: Sequence[Any], *, single: bool) -> None:
         self.lanes, self.count, self.single = lanes, args[COUNT], single
-        self.total: Any = None
+        self._totals: list[Any] = []  # of one column, for each tile
         self._sums = lanes.at(args[SCRATCH], SCRATCH_SUMS)
         self._addresses = args[SCRATCH]
         if single:
@@ -50,10 +51,10 @@ class _Columns:
         """Where a column's sum is when a tile is done."""
         return self._place(self._sums, number, 4 * self.lanes.count)
 
-    def clear(self) -> None:
-        """Sets all sums to 0."""
+    def clear(self, tiles: int) -> None:
+        """Sets all sums to 0, of some tiles where there is one column."""
         lanes, zero = self.lanes, self.lanes.fill(self.lanes.floats, 0.0)
-        self.total = zero
+        self._totals = [zero] * tiles
 
         def clear(number: Any, _carried: Sequence[Any]) -> list[Any]:
             lanes.store(self.sum_place(number), zero, 4)
@@ -66,22 +67,23 @@ class _Columns:
         """`for place in range(count): body(place)`, where `body` updates the sums."""
 
         def step(place: Any, carried: Sequence[Any]) -> list[Any]:
-            self.total = carried[0]
+            self._totals = list(carried)
             body(place)
-            return [self.total]
+            return self._totals
 
-        self.total = self.lanes.loop(count, [self.total], step)[0]
+        self._totals = self.lanes.loop(count, self._totals, step)
 
-    def update(self, add: Add, offset: Any) -> None:
+    def update(self, add: Add, offset: Any, tile: int = 0) -> None:
         """Adds to all sums.
 
         Args:
             add: Makes new sums of the addresses of some columns and their sums.
             offset: What is added to the addresses.
+            tile: Which of several.
         """
         lanes, builder = self.lanes, self.lanes.builder
         if self.single:
-            (self.total,) = add([builder.add(self._address, offset)], [self.total])
+            (self._totals[tile],) = add([builder.add(self._address, offset)], [self._totals[tile]])
             return
         done = lanes.number(0)
         for width in columns_of(lanes.variant):
@@ -101,47 +103,57 @@ class _Columns:
             lanes.loop(turns, [], some)
             done = builder.add(done, builder.mul(turns, lanes.number(width)))
 
-    def finish(self, args: Sequence[Any], first_row: Any) -> None:
-        """Stores a tile's results."""
+    def finish(self, args: Sequence[Any], first_rows: Sequence[Any]) -> None:
+        """Stores the results of tiles."""
         lanes = self.lanes
+        if self.single:
+            for total, first_row in zip(self._totals, first_rows, strict=True):
+                lanes.store(self._sums, total, 4)
+                put(lanes, args, lanes.number(0), first_row, self._sums)
+            return
 
         def column(number: Any, _carried: Sequence[Any]) -> list[Any]:
-            put(lanes, args, number, first_row, self.sum_place(number))
+            put(lanes, args, number, first_rows[0], self.sum_place(number))
             return []
 
-        if self.single:
-            lanes.store(self._sums, self.total, 4)
-            column(lanes.number(0), [])
-        else:
-            lanes.loop(self.count, [], column)
+        lanes.loop(self.count, [], column)
 
 
-def _tiles(body: _Body, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: see layout.py. `first` to `behind`: the tiles, all of which have all their rows."""
+def _tiles(body: _Body, together: int, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
+    """Arguments: see layout.py. `first` to `behind`: the tiles, all of which have all their rows.
+
+    Args:
+        together: Tiles that one column meets at once.
+    """
     builder = lanes.builder
     tile_bytes = builder.mul(args[ROW_BYTES], lanes.number(lanes.count))
 
-    def all_tiles(*, single: bool) -> None:
-        columns = _Columns(lanes, args, single=single)
+    def tiles(columns: _Columns, begin: Any, count: int) -> Any:
+        """Goes through tiles, so many at once, while there are so many; gives the first that is left."""
+        turns = builder.sdiv(builder.sub(behind, begin), lanes.number(count))
 
-        def tile(number: Any, _carried: Sequence[Any]) -> list[Any]:
-            number = builder.add(number, first)
-            columns.clear()
-            body(lanes, args, builder.add(args[WEIGHTS], builder.mul(number, tile_bytes)), columns)
-            columns.finish(args, builder.mul(number, lanes.number(lanes.count)))
+        def some(number: Any, _carried: Sequence[Any]) -> list[Any]:
+            here = builder.add(begin, builder.mul(number, lanes.number(count)))
+            numbers = [builder.add(here, lanes.number(place)) for place in range(count)]
+            columns.clear(count)
+            body(lanes, args, [builder.add(args[WEIGHTS], builder.mul(tile, tile_bytes)) for tile in numbers], columns)
+            columns.finish(args, [builder.mul(tile, lanes.number(lanes.count)) for tile in numbers])
             return []
 
-        lanes.loop(builder.sub(behind, first), [], tile)
+        lanes.loop(turns, [], some)
+        return builder.add(begin, builder.mul(turns, lanes.number(count)))
 
     with builder.if_else(builder.icmp_signed("==", args[COUNT], lanes.number(1))) as (one, several):
         with one:
-            all_tiles(single=True)
+            columns, begin = _Columns(lanes, args, single=True), first
+            for count in sorted({together, 1}, reverse=True):
+                begin = tiles(columns, begin, count)
         with several:
-            all_tiles(single=False)
+            tiles(_Columns(lanes, args, single=False), first, 1)
 
 
-def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], start: Any, columns: _Columns) -> None:
-    builder = lanes.builder
+def _quantized(form: Format, lanes: Lanes, args: Sequence[Any], starts: Sequence[Any], columns: _Columns) -> None:
+    builder, (start,) = lanes.builder, starts
     paired = columns.single and is_paired(lanes, form)
     tile_bytes = builder.mul(args[ROW_BYTES], lanes.number(lanes.count))
 
@@ -163,28 +175,31 @@ def _sums(lanes: Lanes, form: Format, group: Group, values: Sequence[GroupQ8]) -
     return sums_of_products(lanes, group.codes, values, form.top, signed=group.signed, is_byte=is_byte)
 
 
-def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], start: Any, columns: _Columns) -> None:
+def _plain(form: Plain, lanes: Lanes, args: Sequence[Any], starts: Sequence[Any], columns: _Columns) -> None:
     builder = lanes.builder
     tile_bytes = builder.mul(args[ROW_BYTES], lanes.number(lanes.count))
     step = lanes.number(form.elements)
     blocks = builder.sdiv(args[BLOCKS], step)
 
     def block(place: Any) -> None:
-        rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), args[ROW_BYTES])
-        columns.update(add_floats(lanes, form.values(lanes, rows)), builder.mul(place, lanes.number(4 * form.elements)))
-        fetch_ahead(lanes, start, tile_bytes, place, 16)
+        offset = builder.mul(place, lanes.number(4 * form.elements))
+        for tile, start in enumerate(starts):
+            rows = Rows(lanes, builder.add(start, builder.mul(place, lanes.number(16))), args[ROW_BYTES])
+            columns.update(add_floats(lanes, form.values(lanes, rows)), offset, tile)
+            fetch_ahead(lanes, start, tile_bytes, place, 16)
 
     def single(place: Any) -> None:
         place = builder.add(place, builder.mul(blocks, step))
-        weights = form.single(lanes, start, args[ROW_BYTES], place)
-        columns.update(add_floats(lanes, [weights]), builder.mul(place, lanes.number(4)))
+        for tile, start in enumerate(starts):
+            weights = form.single(lanes, start, args[ROW_BYTES], place)
+            columns.update(add_floats(lanes, [weights]), builder.mul(place, lanes.number(4)), tile)
 
     columns.through(blocks, block)
     columns.through(builder.srem(args[BLOCKS], step), single)
 
 
-def _kernel(variant: Variant, body: _Body) -> Written:
-    return Written(variant, TILE_WORDS, partial(_tiles, body))
+def _kernel(variant: Variant, body: _Body, together: int = 1) -> Written:
+    return Written(variant, TILE_WORDS, partial(_tiles, body, together))
 
 
 def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
@@ -192,7 +207,7 @@ def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
 
 
 def _plain_kernel(form: Plain) -> Callable[[Variant], Written]:
-    return lambda variant: _kernel(variant, partial(_plain, form))
+    return lambda variant: _kernel(variant, partial(_plain, form), _TOGETHER)
 
 
 BUILDERS = {
