@@ -23,7 +23,9 @@ from .units import Format, Group
 
 # Writes the sums of tiles: from the addresses of their weights, through columns that know how to be updated.
 _Body = Callable[[Lanes, Sequence[Any], Sequence[Any], "_Columns"], None]
-_TOGETHER = 2  # tiles of floats: one column's next sum waits for the last one, another tile's does not
+# Tiles of floats that one column meets at once: its next sum waits for the last one, another tile's does not. Sixteen
+# rows are enough, and more would have no room in the first cache.
+_TOGETHER = {"vnni": 1, "avx2": 2, "portable": 2}
 
 
 class _Columns:
@@ -207,7 +209,7 @@ def _quantized_kernel(form: Format) -> Callable[[Variant], Written]:
 
 
 def _plain_kernel(form: Plain) -> Callable[[Variant], Written]:
-    return lambda variant: _kernel(variant, partial(_plain, form), _TOGETHER)
+    return lambda variant: _kernel(variant, partial(_plain, form), _TOGETHER[variant.name])
 
 
 BUILDERS = {
