@@ -8,7 +8,7 @@ from typing import Any
 from ..container.place import Place
 from ..container.reader import Container
 from ..container.report import Report
-from ..container.structure import Structure, open_file, read_at, read_structure, section_name
+from ..container.structure import Structure, close_read, open_file, read_at, read_structure, section_name
 from ..errors import BoundsError, UsageError
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from ..pack import Pack
@@ -50,7 +50,7 @@ class Opened:
                 path, descriptor, header or GPackHeaderV1(), self.structure.footer or GPackFooterV1(), self.structure
             )
         except BaseException:
-            os.close(descriptor)
+            close_read(descriptor)
             raise
         self.pack = Pack(container, expert_dir=expert_dir)
 

@@ -12,7 +12,7 @@ from .. import errors
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .mapped import MappedFile
 from .report import Report
-from .structure import Structure, open_file, read_at, read_structure, section_name
+from .structure import Structure, close_read, open_file, read_at, read_structure, section_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Container:
         try:
             return cls._checked(path, descriptor, size, verify_all_hashes=verify_all_hashes, io=io)
         except BaseException:
-            os.close(descriptor)
+            close_read(descriptor)
             raise
 
     @classmethod
@@ -112,7 +112,7 @@ class Container:
         try:
             made = Container(self.path, descriptor, self.header, self.footer, structure, self._mapped.io)
         except BaseException:
-            os.close(descriptor)
+            close_read(descriptor)
             raise
         made._absolute = self._absolute
         return made
@@ -247,8 +247,8 @@ class Container:
         Where views or arrays of the mapped bytes are still alive, the mapping goes with the last of them.
         """
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            close_read(descriptor)
         self._mapped.close()
 
     def __enter__(self) -> Container:

@@ -72,9 +72,17 @@ def open_file(path: str | os.PathLike[str]) -> tuple[int, int]:
         raise errors.UsageError(f"{type(path).__name__} is no path", code="usage", field="path") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
+        close_read(descriptor)
         raise errors.PathError("this is no regular file", code="io.not_a_file", path=path)
     return descriptor, status.st_size
+
+
+def close_read(descriptor: int) -> None:
+    """Closes a file that was only read: what its file system complains of now takes nothing back that was read."""
+    try:  # noqa: SIM105 - contextlib would have to be imported
+        os.close(descriptor)
+    except OSError:
+        pass
 
 
 def check_path(path: object, field: str) -> None:

@@ -38,9 +38,9 @@ def create_locked(destination: Path) -> tuple[Path, int]:
             if path is not None:
                 return path, descriptor
         except BaseException:
-            os.close(descriptor)
+            _close(descriptor)
             raise
-        os.close(descriptor)
+        _close(descriptor)
     return _create_named(_names(destination))
 
 
@@ -56,7 +56,7 @@ def remove_abandoned(destination: Path) -> list[Path]:
         return []
     descriptor = _open_nameless(destination.parent)
     if descriptor >= 0:
-        os.close(descriptor)
+        _close(descriptor)
     return [path for path, pid in found if _remove_unlocked(path, pid, named_first=descriptor < 0)]
 
 
@@ -92,7 +92,7 @@ def _link(descriptor: int, names: Iterator[Path]) -> Path | None:
                 raise
             return None  # /proc is not mounted, or the system forbids it
         finally:
-            os.close(folder)
+            _close(folder)
         return path
     raise FileExistsError(errno.EEXIST, "all names of temporary files are taken")
 
@@ -112,10 +112,10 @@ def _create_named(names: Iterator[Path]) -> tuple[Path, int]:
             pass  # somebody who looks for abandoned files has it, and may remove it
         except BaseException:
             _unlink(path)
-            os.close(descriptor)
+            _close(descriptor)
             raise
         _unlink(path)
-        os.close(descriptor)
+        _close(descriptor)
     raise FileExistsError(errno.EEXIST, "all names of temporary files are taken")
 
 
@@ -138,7 +138,7 @@ def _remove_unlocked(path: Path, pid: int, *, named_first: bool) -> bool:
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        _close(descriptor)
     return True
 
 
@@ -150,6 +150,11 @@ def _is_running(pid: int) -> bool:
     except OSError:
         return True  # another user's
     return True
+
+
+def _close(descriptor: int) -> None:
+    with suppress(OSError):  # nothing was written to it yet
+        os.close(descriptor)
 
 
 def _unlink(path: Path) -> None:

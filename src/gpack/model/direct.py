@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from ..container.held import HoldsFile
 from ..container.mapped import check_uncut, map_range
+from ..container.structure import close_read
 from ..errors import ClosedError, PathError
 from ..generated.constants import PAGE
 
@@ -162,4 +163,4 @@ class RangeFile(HoldsFile):
     def _close_unused(self) -> None:
         if self._closed and not self._users and self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            close_read(descriptor)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..container.structure import open_file
+from ..container.structure import close_read, open_file
 from ..container.workers import Workers
 from ..errors import BoundsError, ClosedError, MissingError, PathError, UsageError
 from ..generated.constants import PAGE, GgmlType, SectionKind
@@ -184,7 +184,7 @@ class PleTable:
                 reads_in_flight=reads_in_flight,
             )
         finally:
-            os.close(descriptor)
+            close_read(descriptor)
 
     @classmethod
     def open_gpack(

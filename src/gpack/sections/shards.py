@@ -11,7 +11,7 @@ from .. import errors
 from ..container.held import HoldsFile
 from ..container.mapped import MappedFile
 from ..container.reader import hash_range, of_nothing
-from ..container.structure import open_file
+from ..container.structure import close_read, open_file
 from ..generated.constants import ShardFlags
 from ..generated.structs import ExpertShardRowV1
 from .assets import is_file_name
@@ -131,7 +131,7 @@ class ShardFile(HoldsFile):
     def close(self) -> None:
         """Closes the file; the mapping goes with the last array that looks at it."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close_read(self._descriptor)
             self._descriptor = -1
         self._mapped.close()
 

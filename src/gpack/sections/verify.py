@@ -13,7 +13,7 @@ from ..container.manifest import binding_faults, canonical, parse_json, schema_f
 from ..container.mapped import check_uncut
 from ..container.reader import Container, check_digests, check_manifest_digest
 from ..container.report import Report
-from ..container.structure import MANIFEST, Structure, open_file, read_at, read_structure
+from ..container.structure import MANIFEST, Structure, close_read, open_file, read_at, read_structure
 from ..errors import FormatError, PathError
 from ..generated.constants import MAX_MANIFEST, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
@@ -98,7 +98,7 @@ def verify(
                 found = check_shards(layout.table, folder_of(path) if expert_dir is None else os.fspath(expert_dir))
             check_uncut(descriptor, structure.file_size, path)  # of a map that was cut, zeros were judged
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
     hashed += sum(shard.bytes_hashed for shard in found)
     return Verification(os.fspath(path), report, structure, hashed, time.perf_counter() - started, tuple(found))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from gpack.container.held import HoldsFile
+from gpack.container.structure import close_read
 from gpack.errors import ClosedError, PathError
 
 _NO_SUCH_FILE = {errno.ENOENT, errno.ENOTDIR}
@@ -54,7 +55,7 @@ class SourceFile(HoldsFile):
         """Closes the file; a second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_read(fd)
 
     def fileno(self) -> int:
         """The file descriptor.
