@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from ..errors import FormatError, MissingError, UsageError
 from ..generated.constants import GbtFlags, MetadataFlags, SectionKind
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from .spm import SpmEncoder
 
 _SCORES = "tokenizer.ggml.scores"
-_WORD = re.compile("[ \u2581][^ \u2581]*|[^ \u2581]+")  # a word with the space before it
 
 
 class GbtTokenizer:
@@ -238,7 +236,7 @@ class GbtTokenizer:
             if not self.settings.splits_spaces:
                 return encoder.encode(text, at_start=after_special, way=way)
             ids: list[int] = []
-            for number, word in enumerate(_WORD.findall(text)):
+            for number, word in enumerate(_words(text)):
                 found = encoder.encode(word, at_start=after_special and not number, way=way)
                 if found is None:
                     return None
@@ -415,3 +413,14 @@ def _floats(value: Value) -> Any:
     if value.value_type != MetadataType.ARRAY or value.element_type != MetadataType.FLOAT32:
         raise FormatError("it is no array of float32", code="tokenizer.scores", section="metadata", field=value.key)
     return np.frombuffer(value.raw, "<f4")
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, each with the space before it."""
+    words: list[str] = []
+    for char in text:
+        if char in " \u2581" or not words:
+            words.append(char)
+        else:
+            words[-1] += char
+    return words
