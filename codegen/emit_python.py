@@ -37,6 +37,7 @@ def emit(schema: Schema) -> dict[str, str]:
         "constructs": True,
         "rules": bool(schema.rules),
         "layout": bool(schema.sections),
+        "sections": bool(schema.sections and schema.rules),
         "json_schemas": bool(schema.json_schemas),
     }
     targets = schema.outputs.get("targets")
@@ -83,6 +84,7 @@ def _context(schema: Schema) -> dict[str, Any]:
         "count_of": _count_of,
         "header_of": lambda section: _header_of(schema, section),
         "rules_of_record": _rules_of_record,
+        "check_of": lambda item: f"rules.check_{snake(item.name)}",
         "table_name": lambda item: _table_name(schema, item),
         "file_name": f"{schema.id.capitalize()}File",
         "seconds": {item.name: item.also for item in schema.structs if item.also},

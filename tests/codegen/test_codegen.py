@@ -189,7 +189,7 @@ def without_digests(folder: Path) -> dict[str, str]:
 
 
 def test_every_target_is_there(tile: Path) -> None:
-    modules = ("__init__", "constants", "enums", "structs", "dtypes", "constructs", "rules", "layout")
+    modules = ("__init__", "constants", "enums", "structs", "dtypes", "constructs", "rules", "layout", "sections")
     assert set(files(tile)) == {
         *(f"python/{name}.py" for name in modules),
         "vectors/structs/Head.json",

@@ -22,7 +22,8 @@ from codegen.model import snake
 from gpack.conformance import Vector, dump, vectors
 from gpack.generated import constructs, dtypes
 from gpack.generated.constants import SECTION_NAMES
-from gpack.generated.layout import BODIES, COLUMNS
+from gpack.generated.layout import COLUMNS
+from gpack.generated.sections import SECTIONS
 from gpack.generated.structs import GPackHeaderV1, GPackSectionEntryV1, Record
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ class Table:
 
     def __init__(self, kind: int, data: bytes) -> None:
         self.kind, self.data = kind, data
-        body = BODIES[kind]
+        body = SECTIONS[kind]
         assert body.header is not None
         self.header: Any = body.header.decode(data)
         self.rows: dict[str, list[Record]] = {}
@@ -93,7 +94,7 @@ def tables() -> list[Table]:
     found: dict[tuple[int, bytes], None] = {}
     for vector in ALL:
         for entry, data in sections(vector.data()):
-            body = BODIES.get(entry.kind)
+            body = SECTIONS.get(entry.kind)
             if body is not None and body.header is not None and len(data) >= body.header.SIZE:
                 found[entry.kind, data] = None
     return [Table(kind, data) for kind, data in found]
@@ -174,7 +175,7 @@ def test_tables_by_numpy_and_construct() -> None:
     """Whole tables: rows that are longer than version 1's too."""
     seen = 0
     for table in tables():
-        body = BODIES[table.kind]
+        body = SECTIONS[table.kind]
         if not table.sound or not body.tables or table.end > len(table.data):
             continue
         if len(table.data) > 1 << 20:  # one of a million rows, of which construct says no more in 20 seconds
@@ -224,7 +225,7 @@ def test_construct_builds_the_writers_bytes(vector: Vector) -> None:
         at = header.section_table_offset + 96 * index
         made[at : at + 96] = rebuilt(constructs.GPackSectionEntryV1, data[at : at + 96])
     for entry, section in sections(data):
-        body = BODIES.get(entry.kind)
+        body = SECTIONS.get(entry.kind)
         if body is None or body.header is None:
             continue
         if body.shape == "table":
@@ -256,7 +257,7 @@ def number(value: Any) -> Any:
 
 def table_from_dump(section: Values, kind: int) -> bytes:
     """Header, rows and heap; the heap is laid out by the format's rule: in row order, values at multiples of 8."""
-    body = BODIES[kind]
+    body = SECTIONS[kind]
     assert body.header is not None
     heap = bytearray()
     parts = {}
@@ -344,7 +345,7 @@ def kaitai_dump(kaitai: ModuleType, data: bytes) -> Values:
     for entry in file.sections:
         section: Values = {"entry": kaitai_record(entry, "GPackSectionEntryV1")}
         made["sections"].append(section)
-        body = BODIES.get(entry.kind)
+        body = SECTIONS.get(entry.kind)
         if body is None or body.header is None:
             continue
         if body.shape == "single":

@@ -15,16 +15,17 @@ from typing import Any
 
 from ..generated import constants as c
 from ..generated import structs as s
-from ..generated.layout import BODIES, COLUMNS
+from ..generated.layout import COLUMNS
 from ..generated.rules import align_up
+from ..generated.sections import SECTIONS
 
 MANIFEST = c.SectionKind.MANIFEST_JSON
 MTP, BLOBS, LAYOUT = c.SectionKind.MTP_BLOB, c.SectionKind.EXPERT_BLOBS, c.SectionKind.EXPERT_LAYOUT_BIN
 HEADER, ENTRY, FOOTER = s.GPackHeaderV1.SIZE, s.GPackSectionEntryV1.SIZE, s.GPackFooterV1.SIZE
 NAME = next(column.size for column in COLUMNS["GPackSectionEntryV1"] if column.name == "name")
 # kind: header record of the sections that begin with one; kind: row record of the tables.
-HEADERS: dict[int, type[Any]] = {kind: body.header for kind, body in BODIES.items() if body.header}
-ROWS: dict[int, type[Any]] = {kind: body.tables[0].record for kind, body in BODIES.items() if body.tables}
+HEADERS: dict[int, type[Any]] = {kind: body.header for kind, body in SECTIONS.items() if body.header}
+ROWS: dict[int, type[Any]] = {kind: body.tables[0].record for kind, body in SECTIONS.items() if body.tables}
 
 Row = tuple[Any, list[bytes]]
 

@@ -6,13 +6,12 @@ import re
 
 from ..container.report import Violation
 from ..container.structure import MANIFEST, Structure, section_name
-from ..generated.constants import SECTION_NAMES
-from ..generated.layout import BODIES, Body
+from ..generated.sections import SECTIONS, Section
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1, Record
 from .walk import columns_of
 
 _RECORDS: dict[str, type[Record]] = {"header": GPackHeaderV1, "footer": GPackFooterV1}
-_BODIES: dict[str, Body] = {name: BODIES[kind] for kind, name in SECTION_NAMES.items()}
+_BY_NAME: dict[str, Section] = {section.name: section for section in SECTIONS.values()}
 _ROW = re.compile(r"(\w+)\[\d+\]\.(\w+)")
 _ELEMENT = re.compile(r"(\w+)(\[\d+\])?")
 _LOOSE = ("padding", "heap")  # bytes that are no field
@@ -26,8 +25,8 @@ def record_of(section: str, field: str) -> tuple[type[Record], str] | None:
     found: type[Record] | None = None
     if section in _RECORDS:
         found = _RECORDS[section]
-    elif section in _BODIES:
-        body = _BODIES[section]
+    elif section in _BY_NAME:
+        body = _BY_NAME[section]
         found = body.header if row is None else {table.id: table.record for table in body.tables}.get(row[1])
     name = field if row is None else row[2]
     if found is None or name not in found.OFFSETS:
@@ -55,7 +54,7 @@ def range_of(violation: Violation, structure: Structure) -> tuple[int, int] | No
         size = next(column.size for column in columns_of(known[0]) if column.name == known[1])
         return violation.offset, size
     element = _ELEMENT.fullmatch(field)
-    parts = _BODIES[section].parts if section in _BODIES else {}
+    parts = _BY_NAME[section].parts if section in _BY_NAME else {}
     if element is not None and element[1] in parts and violation.offset is not None:
         return violation.offset, parts[element[1]] if element[2] else 1
     if section == "ManifestJson":

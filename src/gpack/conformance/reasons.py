@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from ..container.report import Report
 from ..container.structure import Structure
 from ..generated.constants import SECTION_NAMES, SectionKind
-from ..generated.layout import BODIES, COLUMNS, RECORD_RULES
+from ..generated.layout import COLUMNS, RECORD_RULES
+from ..generated.sections import SECTIONS
 
 # Sections that the rules which no single record can break speak of, by the first word of their ids.
 _SECTIONS = {
@@ -21,7 +22,7 @@ _SECTIONS = {
     "assets": (SectionKind.TOKENIZER_ASSETS,),
     "mtp": (SectionKind.MTP_BLOB,),
     "manifest": (SectionKind.MANIFEST_JSON,),
-    "index": tuple(kind for kind, body in BODIES.items() if body.tables),
+    "index": tuple(kind for kind, body in SECTIONS.items() if body.tables),
     "blob": (SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB, SectionKind.MTP_BLOB),
 }
 # What must be there besides the section.
@@ -81,7 +82,7 @@ def _kinds(rule: str) -> tuple[int, ...]:
     """The kinds of sections that a rule speaks of."""
     owners = tuple(
         kind
-        for kind, body in BODIES.items()
+        for kind, body in SECTIONS.items()
         for record in (body.header, *(table.record for table in body.tables))
         if record is not None and record.__name__ in COLUMNS and rule in RECORD_RULES[record.__name__]
     )

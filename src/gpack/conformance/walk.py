@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from ..container.structure import Structure, read_at
 from ..errors import BoundsError, FormatError
 from ..generated.constants import MAX_ROWS, SECTION_NAMES
-from ..generated.layout import BODIES, COLUMNS, Body, Column, Rows
+from ..generated.layout import COLUMNS, Column
+from ..generated.sections import SECTIONS, Rows, Section
 from ..generated.structs import GPackSectionEntryV1, Record
 
 
@@ -28,7 +29,7 @@ class SectionRecords:
     """
 
     entry: GPackSectionEntryV1
-    body: Body | None = None
+    body: Section | None = None
     header: Record | None = None
     tables: dict[str, list[Record]] = field(default_factory=dict)
     heap: bytes = b""
@@ -56,7 +57,7 @@ def walk_section(descriptor: int, structure: Structure, entry: GPackSectionEntry
     Raises:
         GpackError: A table leaves the section, or the file cannot be read.
     """
-    body = BODIES.get(entry.kind)
+    body = SECTIONS.get(entry.kind)
     made = SectionRecords(entry, body)
     if body is None or body.header is None:
         return made

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...generated import constants as c
-from ...generated.layout import BODIES, Column
+from ...generated.layout import Column
+from ...generated.sections import SECTIONS
 from ...generated.structs import ExpertShardRowV1, Record
 from ..parts import Parts
 from ..walk import columns_of
@@ -43,7 +44,7 @@ def _in_row(kind: int, record: type[Record], name: str, value: object) -> Change
 
 def _sweep() -> None:
     known = {(item.rule, item.section, item.field) for item in CASES}
-    for kind, body in BODIES.items():
+    for kind, body in SECTIONS.items():
         section = c.SECTION_NAMES[kind]
         for rule, name, value in _faults(body.header) if body.header else ():
             if (rule, section, name) not in known:
