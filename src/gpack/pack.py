@@ -12,14 +12,7 @@ from .container.place import Place
 from .container.reader import Container
 from .container.structure import check_path
 from .generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
-from .generated.structs import (
-    ExpertLayoutHeaderV1,
-    ExpertLayoutRowV1,
-    MtpHeaderV1,
-    MtpRowV1,
-    TensorIndexHeaderV1,
-    TensorIndexRowV1,
-)
+from .generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, TensorIndexHeaderV1, TensorIndexRowV1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +85,7 @@ class Pack:
             from .sections.table import Table
 
             data = self.section(SectionKind.TENSOR_INDEX_BIN)
-            self._tensors = Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section="TensorIndexBin")
+            self._tensors = Table(SectionKind.TENSOR_INDEX_BIN, data)
         return self._tensors
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -253,7 +246,7 @@ class Pack:
         from .sections.table import Table
 
         data = self.section(SectionKind.EXPERT_LAYOUT_BIN)
-        return Table(data, ExpertLayoutHeaderV1, ExpertLayoutRowV1, section="ExpertLayoutBin")
+        return Table(SectionKind.EXPERT_LAYOUT_BIN, data)
 
     def _check_row(self, name: str, row: TensorIndexRowV1) -> None:
         from .generated.rules import check_tensor_index_row_v1
@@ -283,7 +276,7 @@ class Pack:
         layout: Any = (
             self.expert_layout
             if row.home == SectionKind.EXPERT_BLOBS
-            else Table(self.section(row.home), MtpHeaderV1, MtpRowV1, section="MtpBlob")
+            else Table(SectionKind.MTP_BLOB, self.section(row.home))
         )
         if row.home_row >= len(layout):
             raise errors.FormatError(

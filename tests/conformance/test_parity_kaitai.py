@@ -20,7 +20,6 @@ from gpack.conformance import check, dump, vectors
 from gpack.conformance.vectors import Vector
 from gpack.errors import GpackError
 from gpack.generated.constants import SectionKind
-from gpack.generated.structs import MtpHeaderV1, MtpRowV1
 from gpack.sections.assets import AssetTable
 from gpack.sections.gbt import GbtView
 from gpack.sections.table import Table
@@ -119,7 +118,7 @@ def compare_assets(body: Any, section: bytes, vector: Vector) -> None:
 
 
 def compare_drafts(body: Any, section: bytes, vector: Vector) -> None:
-    ours = Table(section, MtpHeaderV1, MtpRowV1, section="MtpBlob")
+    ours: Table[Any, Any] = Table(SectionKind.MTP_BLOB, section)
     assert [row.name for row in body.rows] == [ours.text(row, "name") for row in ours], vector.id
     for row in body.rows:
         start = body.header.ofs_data + row.offset

@@ -18,7 +18,7 @@ from gpack.cli import main
 from gpack.convert.export import export_gguf
 from gpack.convert.gguf import convert_gguf
 from gpack.generated.constants import DenseFlags, DenseKind, SectionKind, TensorFlags
-from gpack.generated.structs import DenseIndexHeaderV1, GPackDenseRowV1
+from gpack.generated.structs import GPackDenseRowV1
 from gpack.model import GuildModel, ModelPaths
 from gpack.sections.table import Table
 from gpack.sections.verify import verify
@@ -81,7 +81,7 @@ def convert(tmp_path: Path, made: PackDir, **options: Any) -> Path:
 
 def dense_rows(path: Path) -> dict[str, GPackDenseRowV1]:
     with gpack.open(path) as pack:
-        table = Table(pack.section("DenseIndexBin"), DenseIndexHeaderV1, GPackDenseRowV1, section="DenseIndexBin")
+        table: Table[Any, Any] = Table(SectionKind.DENSE_INDEX_BIN, pack.section("DenseIndexBin"))
         return {table.text(row, "name"): row for row in table}
 
 

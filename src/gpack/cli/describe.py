@@ -12,6 +12,7 @@ from ..convert.plan import Plan
 from ..errors import GpackError, UnsupportedError
 from ..generated import constants as c
 from ..generated import structs
+from ..generated.sections import SECTIONS
 from ..pack import Pack
 from ..pack import open as open_pack
 from ..sections.restore import restore_value
@@ -20,17 +21,6 @@ from ..sections.values import Value
 from ..sources.gguf import GgufSource
 from ..sources.model import IMPORT_EXTENSION
 
-# Header and row records of the sections that are tables.
-TABLES: dict[int, tuple[Any, Any]] = {
-    c.SectionKind.METADATA_KV_BIN: (structs.MetadataKvHeaderV1, structs.MetadataKvRowV1),
-    c.SectionKind.TENSOR_INDEX_BIN: (structs.TensorIndexHeaderV1, structs.TensorIndexRowV1),
-    c.SectionKind.DENSE_INDEX_BIN: (structs.DenseIndexHeaderV1, structs.GPackDenseRowV1),
-    c.SectionKind.NATIVE_DENSE_INDEX_BIN: (structs.NativeDenseIndexHeaderV1, structs.NativeDenseRowV1),
-    c.SectionKind.EXPERT_LAYOUT_BIN: (structs.ExpertLayoutHeaderV1, structs.ExpertLayoutRowV1),
-    c.SectionKind.TOKENIZER_ASSETS: (structs.TokenizerAssetsHeaderV1, structs.TokenizerAssetRowV1),
-    c.SectionKind.MTP_BLOB: (structs.MtpHeaderV1, structs.MtpRowV1),
-}
-SINGLES = (c.SectionKind.EMBED_BLOB, c.SectionKind.HEAD_BLOB, c.SectionKind.PLE_BLOB)
 ALL = c.MAX_NUMBER  # elements of metadata arrays to decode
 _DUMPED = 64  # first bytes of a blob that are shown
 
@@ -130,14 +120,14 @@ def describe_section(path: str, name: str) -> dict[str, Any]:
         kinds = {section_name(entry).lower(): entry.kind for entry in pack.container.entries}
         entry = pack.container.entry(int(name) if name.isdecimal() else kinds.get(name.lower(), name))
         info: dict[str, Any] = {"file": path, "section": _entry(entry)}
-        if entry.kind in TABLES:
+        known = SECTIONS.get(entry.kind)
+        if known is not None and known.shape == "table":
             info |= _table(pack, entry)
-        elif entry.kind in SINGLES:
-            data = pack.container.read(entry.kind, 0, structs.GPackSingleTensorHeaderV1.SIZE)
-            info["header"] = _record(structs.GPackSingleTensorHeaderV1.decode(data))
-        elif entry.kind == c.SectionKind.TOKENIZER_BIN:
+        elif known is not None and known.shape == "sequence":
             info["header"] = _record(pack.tokenizer_table.header)
-        elif entry.kind == c.SectionKind.MANIFEST_JSON:
+        elif known is not None and known.header is not None:
+            info["header"] = _record(known.header.decode(pack.container.read(entry.kind, 0, known.header.SIZE)))
+        elif known is not None and known.shape == "json":
             info["text"] = json.dumps(pack.manifest, indent=2)
         else:
             info["bytes"] = pack.container.read(entry.kind, 0, min(_DUMPED, entry.size)).hex(" ", 4)
@@ -145,10 +135,7 @@ def describe_section(path: str, name: str) -> dict[str, Any]:
 
 
 def _table(pack: Pack, entry: structs.GPackSectionEntryV1) -> dict[str, Any]:
-    header_class, row_class = TABLES[entry.kind]
-    table: Table[Any, Any] = Table(
-        pack.container.view(entry.kind), header_class, row_class, section=section_name(entry)
-    )
+    table: Table[Any, Any] = Table(entry.kind, pack.container.view(entry.kind))
     info: dict[str, Any] = {"header": _record(table.header), "rows": [_table_row(table, row) for row in table]}
     if entry.kind == c.SectionKind.TOKENIZER_ASSETS:
         info["rows"] = [{"name": asset, "bytes": len(pack.asset(asset))} for asset in pack.assets()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..errors import FormatError
-from ..generated.constants import CACHE_LINE, GEXC_MAGIC
+from ..generated.constants import CACHE_LINE, GEXC_MAGIC, SectionKind
 from ..generated.rules import align_up
 from ..generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1
 from .blob import lay_out
@@ -23,7 +23,7 @@ class AssetTable:
     """The section, read."""
 
     def __init__(self, data: memoryview | bytes) -> None:
-        self.table = Table(data, TokenizerAssetsHeaderV1, TokenizerAssetRowV1, section=SECTION)
+        self.table: Table[TokenizerAssetsHeaderV1, TokenizerAssetRowV1] = Table(SectionKind.TOKENIZER_ASSETS, data)
 
     def names(self) -> Iterator[str]:
         """Names of the files, sorted by their bytes."""

@@ -15,15 +15,8 @@ from ..generated.constants import (
     ShardFlags,
     TensorFlags,
 )
-from ..generated.rules import (
-    align_up,
-    check_expert_layout_header_v1,
-    check_expert_layout_row_v1,
-    check_expert_shard_row_v1,
-    check_mtp_header_v1,
-    check_mtp_row_v1,
-)
-from ..generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1, MtpHeaderV1, MtpRowV1
+from ..generated.rules import align_up, check_expert_shard_row_v1
+from ..generated.structs import ExpertLayoutRowV1, ExpertShardRowV1, MtpRowV1
 from . import experts, mtp
 from .assets import is_file_name
 from .check_table import CheckedTable, bytes_inside, check_heap, check_table
@@ -44,16 +37,7 @@ def check_experts(context: Context) -> None:
                 missing_row(context, name)
         return
     data, base = loaded
-    checked = check_table(
-        data,
-        ExpertLayoutHeaderV1,
-        ExpertLayoutRowV1,
-        check_expert_layout_header_v1,
-        check_expert_layout_row_v1,
-        base=base,
-        report=context.report,
-        section=experts.SECTION,
-    )
+    checked = check_table(LAYOUT, data, base=base, report=context.report)
     if not checked.sound:
         return
     context.tables[LAYOUT] = checked
@@ -251,16 +235,7 @@ def check_mtp(context: Context) -> None:
     if loaded is None:
         return
     data, base = loaded
-    checked = check_table(
-        data,
-        MtpHeaderV1,
-        MtpRowV1,
-        check_mtp_header_v1,
-        check_mtp_row_v1,
-        base=base,
-        report=context.report,
-        section=mtp.SECTION,
-    )
+    checked = check_table(MTP, data, base=base, report=context.report)
     context.check_items(MTP, 1)
     header = checked.header
     if not checked.sound or header.ofs_data + header.len_data > len(data):

@@ -8,23 +8,8 @@ import numpy as np
 
 from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MetadataType, SectionKind
 from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_ALIGNMENT
-from ..generated.rules import (
-    align_up,
-    check_gbt_header_v1,
-    check_metadata_kv_header_v1,
-    check_metadata_kv_row_v1,
-    check_tokenizer_asset_row_v1,
-    check_tokenizer_assets_header_v1,
-)
-from ..generated.structs import (
-    GbtHeaderV1,
-    MetadataKvHeaderV1,
-    MetadataKvRowV1,
-    TokenizerAssetRowV1,
-    TokenizerAssetsHeaderV1,
-    gbt_v1_layout,
-    gbt_v1_size,
-)
+from ..generated.rules import align_up, check_gbt_header_v1
+from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 from . import assets, metadata, tokenizer
 from .assets import is_file_name
 from .check_gbt_index import check_index
@@ -142,16 +127,7 @@ def check_metadata(context: Context) -> None:
     if loaded is None:
         return
     data, base = loaded
-    checked = check_table(
-        data,
-        MetadataKvHeaderV1,
-        MetadataKvRowV1,
-        check_metadata_kv_header_v1,
-        check_metadata_kv_row_v1,
-        base=base,
-        report=context.report,
-        section=metadata.SECTION,
-    )
+    checked = check_table(SectionKind.METADATA_KV_BIN, data, base=base, report=context.report)
     if not checked.sound:
         return
     context.tables[SectionKind.METADATA_KV_BIN] = checked
@@ -249,16 +225,7 @@ def check_assets(context: Context) -> None:
     if loaded is None:
         return
     data, base = loaded
-    checked = check_table(
-        data,
-        TokenizerAssetsHeaderV1,
-        TokenizerAssetRowV1,
-        check_tokenizer_assets_header_v1,
-        check_tokenizer_asset_row_v1,
-        base=base,
-        report=context.report,
-        section=assets.SECTION,
-    )
+    checked = check_table(SectionKind.TOKENIZER_ASSETS, data, base=base, report=context.report)
     header = checked.header
     if not checked.sound or header.ofs_data + header.len_data > len(data):
         return

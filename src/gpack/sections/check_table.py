@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..container.report import Report
 from ..generated.constants import MAX_ROWS
 from ..generated.rules import RULES, align_up
-from ..generated.structs import Record
+from ..generated.sections import SECTIONS
 from .table import Table
 
 Broken = list[tuple[str, str]]
@@ -67,23 +66,18 @@ class CheckedTable:
         return self.names[index].decode("utf-8", "backslashreplace") if index < len(self.names) else f"row {index}"
 
 
-def check_table(
-    data: memoryview,
-    header_class: type[Any],
-    row_class: type[Record],
-    check_header: Callable[..., Broken],
-    check_row: Callable[[Any], Broken],
-    *,
-    base: int,
-    report: Report,
-    section: str,
-) -> CheckedTable:
+def check_table(kind: int, data: memoryview, *, base: int, report: Report) -> CheckedTable:
     """Checks header, every row, every reference, the heap's order, and that names are sorted and UTF-8.
 
     Args:
+        kind: Kind of the section, one that is a table; the registry knows its records and what checks them.
         data: The section's bytes.
         base: Offset of the section in the file.
     """
+    known = SECTIONS[kind]
+    header_class: Any = known.header
+    check_header: Any = known.check
+    row_class, check_row, section = known.tables[0].record, known.tables[0].check, known.name
     made = CheckedTable(None, header_class(), base, report, section)
     report.check("index.header")
     if len(data) < header_class.SIZE:
@@ -103,7 +97,7 @@ def check_table(
         or header.num_rows > MAX_ROWS
     ):
         return made
-    made.table = Table(data, header_class, row_class, section=section)
+    made.table = Table(kind, data)
     if header.num_rows:
         report.check_record(row_class)
     for index in range(header.num_rows):

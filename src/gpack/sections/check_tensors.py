@@ -15,25 +15,8 @@ from ..generated.constants import (
     SectionKind,
     TensorFlags,
 )
-from ..generated.rules import (
-    align_up,
-    check_dense_index_header_v1,
-    check_gpack_dense_row_v1,
-    check_gpack_single_tensor_header_v1,
-    check_native_dense_index_header_v1,
-    check_native_dense_row_v1,
-    check_tensor_index_header_v1,
-    check_tensor_index_row_v1,
-)
-from ..generated.structs import (
-    DenseIndexHeaderV1,
-    GPackDenseRowV1,
-    GPackSingleTensorHeaderV1,
-    NativeDenseIndexHeaderV1,
-    NativeDenseRowV1,
-    TensorIndexHeaderV1,
-    TensorIndexRowV1,
-)
+from ..generated.rules import align_up, check_gpack_single_tensor_header_v1
+from ..generated.structs import GPackSingleTensorHeaderV1, TensorIndexRowV1
 from . import tensors
 from .check_metadata import check_positions
 from .check_table import CheckedTable, check_table
@@ -52,16 +35,7 @@ def check_tensor_index(context: Context) -> None:
     if loaded is None:
         return
     data, base = loaded
-    checked = check_table(
-        data,
-        TensorIndexHeaderV1,
-        TensorIndexRowV1,
-        check_tensor_index_header_v1,
-        check_tensor_index_row_v1,
-        base=base,
-        report=context.report,
-        section=tensors.SECTION,
-    )
+    checked = check_table(kind, data, base=base, report=context.report)
     if not checked.sound:
         return
     context.tables[kind] = checked
@@ -199,22 +173,8 @@ def _check_single(context: Context, kind: int) -> None:
 
 def check_dense(context: Context) -> None:
     """DenseIndexBin with its blob, NativeDenseIndexBin with its arena."""
-    native = _load_table(
-        context,
-        SectionKind.NATIVE_DENSE_INDEX_BIN,
-        NativeDenseIndexHeaderV1,
-        NativeDenseRowV1,
-        check_native_dense_index_header_v1,
-        check_native_dense_row_v1,
-    )
-    dense = _load_table(
-        context,
-        SectionKind.DENSE_INDEX_BIN,
-        DenseIndexHeaderV1,
-        GPackDenseRowV1,
-        check_dense_index_header_v1,
-        check_gpack_dense_row_v1,
-    )
+    native = _load_table(context, SectionKind.NATIVE_DENSE_INDEX_BIN)
+    dense = _load_table(context, SectionKind.DENSE_INDEX_BIN)
     if native is not None:
         _check_arena(context, native)
     if dense is not None:
@@ -230,12 +190,12 @@ def check_dense(context: Context) -> None:
                 missing_row(context, name)
 
 
-def _load_table(context: Context, kind: int, *classes: Any) -> CheckedTable | None:
+def _load_table(context: Context, kind: int) -> CheckedTable | None:
     loaded = context.load(kind)
     if loaded is None:
         return None
     data, base = loaded
-    checked = check_table(data, *classes, base=base, report=context.report, section=SECTION_NAMES[kind])
+    checked = check_table(kind, data, base=base, report=context.report)
     if not checked.sound:
         return None
     context.tables[kind] = checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..errors import FormatError
-from ..generated.constants import MetadataFlags
+from ..generated.constants import MetadataFlags, SectionKind
 from ..generated.rules import check_metadata_kv_row_v1
 from ..generated.structs import MetadataKvHeaderV1, MetadataKvRowV1
 from .check_values import ValueFaultError, check_value
@@ -25,7 +25,7 @@ class MetadataTable:
     """
 
     def __init__(self, data: memoryview | bytes) -> None:
-        self.table = Table(data, MetadataKvHeaderV1, MetadataKvRowV1, section=SECTION)
+        self.table: Table[MetadataKvHeaderV1, MetadataKvRowV1] = Table(SectionKind.METADATA_KV_BIN, data)
         self.source_version = self.table.header.source_version
         self.source_alignment = self.table.header.source_alignment
 

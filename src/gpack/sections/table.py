@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..errors import BoundsError, FormatError
 from ..generated.constants import MAX_HEAP
+from ..generated.sections import SECTIONS
 from ..generated.structs import Record
 
 _WORD = 4  # bytes of a reference's offset, and of its length
@@ -38,19 +39,25 @@ class Table(Generic[H, R]):
         row_class: The record of a row.
     """
 
-    def __init__(self, data: memoryview | bytes, header_class: type[H], row_class: type[R], *, section: str) -> None:
+    def __init__(self, kind: int, data: memoryview | bytes) -> None:
         """Decodes the header; rows are decoded when they are asked for.
+
+        Args:
+            kind: Kind of the section, one that is a table.
 
         Raises:
             FormatError: The header is not that of this section, or its rows or heap do not lie inside it.
         """
+        known = SECTIONS[kind]
+        header_class: Any = known.header
+        row_class: Any = known.tables[0].record
         self.data = memoryview(data)
-        self.section = section
-        self.row_class = row_class
+        self.section = known.name
+        self.row_class: type[R] = row_class
         self._checked = False
         if len(self.data) < header_class.SIZE:
-            raise BoundsError("the section is shorter than its header", code="index.header", section=section)
-        self.header = header_class.decode(self.data)
+            raise BoundsError("the section is shorter than its header", code="index.header", section=self.section)
+        self.header: H = header_class.decode(self.data)
         self._check_header(header_class.MAGIC)
 
     def _check_header(self, magic: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..generated.constants import MAX_RANK
+from ..generated.constants import MAX_RANK, SectionKind
 from ..generated.structs import TensorIndexHeaderV1, TensorIndexRowV1
 from .table import Table, build_table
 
@@ -23,7 +23,7 @@ def read_tensor_index(data: memoryview | bytes) -> Table[TensorIndexHeaderV1, Te
     Raises:
         FormatError: It is no tensor index.
     """
-    return Table(data, TensorIndexHeaderV1, TensorIndexRowV1, section=SECTION)
+    return Table(SectionKind.TENSOR_INDEX_BIN, data)
 
 
 def build_tensor_index(rows: Sequence[tuple[str, TensorIndexRowV1]]) -> bytes:

@@ -6,7 +6,6 @@ import os
 
 from ..errors import FormatError, MissingError, UsageError
 from ..generated.constants import GbtFlags, MetadataFlags, SectionKind
-from ..generated.structs import MetadataKvHeaderV1, MetadataKvRowV1
 from ..sections.gbt import GbtView
 from .decode import ByteLevelDecoder, TextStream, clean_spaces
 from .settings import BYTE_LEVEL, NONE, Settings, scalar
@@ -109,9 +108,7 @@ class GbtTokenizer:
         """
         from ..sections.table import Table
 
-        rows: Any = Table(
-            container.view(SectionKind.METADATA_KV_BIN), MetadataKvHeaderV1, MetadataKvRowV1, section="MetadataKvBin"
-        )
+        rows: Any = Table(SectionKind.METADATA_KV_BIN, container.view(SectionKind.METADATA_KV_BIN))
 
         def lookup(key: str) -> Any:
             index = rows.find(key.encode(), ref="key")
