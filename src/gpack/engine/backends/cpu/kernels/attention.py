@@ -358,27 +358,31 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     0,
                     direct,
                 )
+                is_even = low == common and high == shared  # to all rows: mostly, so that nothing is divided
                 for i in range(rows_at_once):
-                    at = position + (row + i) // group
-                    first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
-                    last = min(n, at + 1 - start)
+                    first, last = low, high
+                    if not is_even:
+                        at = position + (row + i) // group
+                        first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
+                        last = min(n, at + 1 - start)
                     if row + i < n_rows and first < last:
                         row_at = row + i
                         sums = sums_at + row_at * row_bytes
                         mine = scores + i * block * 4
                         soften(mine, first, last, sums, padded, most + row_at * 4, weights + row_at * 4)
                         # What not all rows of the product see is added row by row.
-                        add_values(
-                            mine,
-                            v_at,
-                            v_row,
-                            lanes * size,
-                            sums,
-                            padded,
-                            first,
-                            min(common, last) if common < shared else last,
-                            direct,
-                        )
+                        if first < common or common >= shared:
+                            add_values(
+                                mine,
+                                v_at,
+                                v_row,
+                                lanes * size,
+                                sums,
+                                padded,
+                                first,
+                                min(common, last) if common < shared else last,
+                                direct,
+                            )
                 if common < shared:
                     multiply(
                         scores + common * 4,
@@ -393,7 +397,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         1,
                         direct,
                     )
-                    for i in range(rows_at_once):
+                    for i in range(rows_at_once if high > shared else 0):
                         last = min(n, position + (row + i) // group + 1 - start)
                         if row + i < n_rows and shared < last:
                             add_values(
