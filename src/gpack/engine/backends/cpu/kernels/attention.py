@@ -201,19 +201,17 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 store16(sums + at, load16(part_sums + at))
             floats(most)[0], floats(weight)[0] = found, found_weight
             return
-        before = floats(most)[0]
-        if found > before:
-            factor = exp32(before - found)
-            factors = splat16(factor)
-            for at in range(0, padded * 4, 64):
-                store16(sums + at, fma16(load16(sums + at), factors, load16(part_sums + at)))
-            floats(most)[0], floats(weight)[0] = found, floats(weight)[0] * factor + found_weight
-        else:
-            factor = exp32(found - before)
-            factors = splat16(factor)
-            for at in range(0, padded * 4, 64):
-                store16(sums + at, fma16(load16(part_sums + at), factors, load16(sums + at)))
-            floats(weight)[0] += found_weight * factor
+        before, before_weight = floats(most)[0], floats(weight)[0]
+        # What has the smaller scores is scaled. Which it is cannot be foretold: so there is no branch.
+        is_larger = found > before
+        scaled, other = (sums, part_sums) if is_larger else (part_sums, sums)
+        scaled_weight, other_weight = (before_weight, found_weight) if is_larger else (found_weight, before_weight)
+        factor = exp32(before - found if is_larger else found - before)
+        factors = splat16(factor)
+        for at in range(0, padded * 4, 64):
+            store16(sums + at, fma16(load16(scaled + at), factors, load16(other + at)))
+        floats(most)[0] = found if is_larger else before
+        floats(weight)[0] = scaled_weight * factor + other_weight
 
     @plain
     def write_row(sums: Any, weight: Any, out: Any, head_dim: Any) -> None:
@@ -358,27 +356,31 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     0,
                     direct,
                 )
+                is_even = low == common and high == shared  # to all rows: mostly, so that nothing is divided
                 for i in range(rows_at_once):
-                    at = position + (row + i) // group
-                    first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
-                    last = min(n, at + 1 - start)
+                    first, last = low, high
+                    if not is_even:
+                        at = position + (row + i) // group
+                        first = max(0, (max(begin, at - window + 1) if window > 0 else begin) - start)
+                        last = min(n, at + 1 - start)
                     if row + i < n_rows and first < last:
                         row_at = row + i
                         sums = sums_at + row_at * row_bytes
                         mine = scores + i * block * 4
                         soften(mine, first, last, sums, padded, most + row_at * 4, weights + row_at * 4)
                         # What not all rows of the product see is added row by row.
-                        add_values(
-                            mine,
-                            v_at,
-                            v_row,
-                            lanes * size,
-                            sums,
-                            padded,
-                            first,
-                            min(common, last) if common < shared else last,
-                            direct,
-                        )
+                        if first < common or common >= shared:
+                            add_values(
+                                mine,
+                                v_at,
+                                v_row,
+                                lanes * size,
+                                sums,
+                                padded,
+                                first,
+                                min(common, last) if common < shared else last,
+                                direct,
+                            )
                 if common < shared:
                     multiply(
                         scores + common * 4,
@@ -393,7 +395,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         1,
                         direct,
                     )
-                    for i in range(rows_at_once):
+                    for i in range(rows_at_once if high > shared else 0):
                         last = min(n, position + (row + i) // group + 1 - start)
                         if row + i < n_rows and shared < last:
                             add_values(
