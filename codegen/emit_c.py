@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from codegen.model import EnumValue, Field, Flags, Schema, Struct, snake
+from collections.abc import Callable
+
+from codegen.model import EnumValue, Field, Flags, Schema, Section, Struct, snake
 from codegen.prose import wrap
 from codegen.render import render
 
@@ -96,7 +98,29 @@ def emit(schema: Schema) -> str:
         bit=bit,
         column=column,
         struct_doc=_struct_doc,
+        section_facts=_section_facts,
     )
+
+
+def _section_facts(schema: Schema) -> list[tuple[str, str, str, Callable[[Section], str]]]:
+    """Name, type, meaning and value of what is known of each kind of section; an empty value is 0."""
+
+    def flag(item: Section) -> str:
+        names = (f"{flags.prefix}{bit.name}" for flags in schema.flags for bit in flags.bits if bit.name == item.flag)
+        return next(names, "")
+
+    return [
+        ("name", "const char *", "The fixed name; NULL of a kind that is not known.", lambda item: f'"{item.name}"'),
+        ("alignment", "uint32_t", "The fixed alignment.", lambda item: number(item.alignment)),
+        ("mandatory", "uint32_t", "1 where every file has one.", lambda item: "1" if item.mandatory else ""),
+        ("flag", "uint32_t", "The header's flag that is set exactly where there is one.", flag),
+        (
+            "needs",
+            "uint64_t",
+            "The kinds that must be there too, a bit for each.",
+            lambda item: " | ".join(f"UINT64_C(1) << {kind}" for kind in item.needs),
+        ),
+    ]
 
 
 def macro(schema: Schema, name: str) -> str:
