@@ -19,6 +19,7 @@ from pathlib import Path
 from codegen import kaitai_rules
 from codegen.loader import load
 from codegen.model import SchemaError
+from codegen.published import FILE, PublishedError, renewed
 from gpack.conformance.checking import PASSED, check
 from gpack.conformance.places import path_of, range_of, record_of
 from gpack.conformance.recipe import Recipe
@@ -122,15 +123,11 @@ def _accepted(holder: VectorFolder) -> Iterator[Vector]:
 
 
 def _rejected(holder: VectorFolder) -> Iterator[Vector]:
-    seen: dict[str, int] = {}
     for case in CASES:
-        if not case.published:
-            continue
-        number = seen[case.rule] = seen.get(case.rule, 0) + 1
-        suffix = f"-{number}" if number > 1 else ""
-        # A file that is only warned of is valid.
-        kind = "invalid" if RULES[case.rule].severity == "error" else "valid"
-        yield _broken(case, f"{kind}/{case.rule}{suffix}", holder)
+        if case.published:
+            # A file that is only warned of is valid.
+            kind = "invalid" if RULES[case.rule].severity == "error" else "valid"
+            yield _broken(case, f"{kind}/{case.id}", holder)
     yield _broken_giant(holder)
 
 
@@ -231,7 +228,7 @@ def check_coverage(vectors: list[Vector]) -> None:
     held = {rule for vector in vectors if vector.expect == "accept" for rule in vector.rules}
     broken = {vector.rules[0] for vector in vectors if vector.expect == "reject"}
     # A rule that only warns is broken by files that are accepted; such a vector is called after it.
-    broken |= {vector.id.removeprefix("valid/") for vector in vectors if vector.expect == "accept"}
+    broken |= {vector.id.split("/")[1] for vector in vectors if vector.expect == "accept"}
     lacks = [
         f"rules without {word} vector: {', '.join(missing)}"
         for word, shown in (("an accepting", held), ("a rejecting", broken))
@@ -252,16 +249,23 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         made = make()
-    except (VectorsError, SchemaError, OSError) as error:
+        published = renewed(_read(published_file := args.out / FILE), load(SCHEMA), made.vectors)
+    except (VectorsError, PublishedError, SchemaError, OSError) as error:
         print(f"vectors: {error}", file=sys.stderr)
         return 2
     root = args.out / FOLDER
-    stale = {path for path in (root / "recipes").rglob("*.json") if path.relative_to(root) not in made.files}
+    # A rule is called `manifest.json`, and so is the folder of its recipes.
+    there = (path for path in (root / "recipes").rglob("*.json") if path.is_file())
+    stale = {path for path in there if path.relative_to(root) not in made.files}
     changed = [path for path, text in made.files.items() if _read(root / path) != text]
     if args.check:
         for path in (*changed, *(path.relative_to(root) for path in stale)):
             print(f"{FOLDER / path} differs from its recipe: run `make codegen`")
-        return 1 if changed or stale else 0
+        if _read(published_file) != published:
+            print(f"{FILE} lacks what is new: run `make codegen`")
+        return 1 if changed or stale or _read(published_file) != published else 0
+    published_file.parent.mkdir(parents=True, exist_ok=True)
+    published_file.write_text(published)
     for path in changed:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(made.files[path])

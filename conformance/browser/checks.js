@@ -233,9 +233,13 @@ function manifest(found, add) {
   });
 }
 
-/** What JSON.parse lets pass and the format does not: keys that stand twice in one object, and deep nesting. */
+/** What JSON.parse lets pass and the format does not: long numbers, doubled keys of an object, and deep nesting. */
 function strict(text) {
   const open = [];
+  const longest = schema.constants.MAX_NUMBER_LENGTH;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[-+.\deE]+/g)) {
+    if (token[0] !== '"' && token.length > longest) throw new Error(`A number has more than ${longest} characters`);
+  }
   for (const [token, colon] of text.matchAll(/"(?:[^"\\]|\\.)*"(\s*:)?|[[\]{}]/g)) {
     if (token === "{" || token === "[") {
       open.push(new Set());
@@ -250,7 +254,7 @@ function strict(text) {
   }
 }
 
-/** RFC 8785 of what a manifest may hold: no floats, ASCII keys. */
+/** RFC 8785: it takes numbers, escapes and the order of keys from ECMAScript. */
 function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (!value || typeof value !== "object") return JSON.stringify(value);

@@ -8,6 +8,7 @@ import hashlib
 import json
 import struct
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 # Layouts of spec/GPACK.md; x is reserved and zero.
@@ -32,9 +33,29 @@ def place(sections, end):
     return end
 
 
+def number(value):
+    """A double as ECMAScript writes it: its shortest digits, with an exponent below 1e-6 and from 1e21 on."""
+    if value == 0:
+        return "0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    digits, point = "".join(map(str, digits)), len(digits) + exponent
+    if not -6 < point <= 21:
+        text = f"{digits[0]}.{digits[1:]}".rstrip(".") + f"e{point - 1:+}"
+    elif point <= 0:
+        text = f"0.{'0' * -point}{digits}"
+    else:
+        text = f"{digits[:point]:0<{point}}.{digits[point:]}".rstrip(".")
+    return "-" * sign + text
+
+
 def canonical(value):
-    """RFC 8785, as far as a manifest needs it: sorted keys, no blanks, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """RFC 8785: no blanks, keys sorted by UTF-16 code units, UTF-8. The package `rfc8785` does it too."""
+    if isinstance(value, dict):
+        items = sorted(value.items(), key=lambda item: item[0].encode("utf-16-be"))
+        return b"{" + b",".join(canonical(key) + b":" + canonical(item) for key, item in items) + b"}"
+    if isinstance(value, list):
+        return b"[" + b",".join(map(canonical, value)) + b"]"
+    return (number(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)).encode()
 
 
 def entry(section):

@@ -31,7 +31,12 @@ def written(folder: Path, vector_id: str) -> Path:
 
 
 def test_each_rule_has_one_result_in_the_order_of_the_schema(tmp_path: Path) -> None:
-    for vector_id in ("valid/plain", "valid/everything", "invalid/header.magic", "invalid/header.complete-2"):
+    for vector_id in (
+        "valid/plain",
+        "valid/everything",
+        "invalid/header.magic/header.magic",
+        "invalid/header.complete/header/empty",
+    ):
         report = check(written(tmp_path, vector_id))
         assert [result.rule for result in report.results] == [*RULES]
         assert report.count("passed") + report.count("failed") + report.count("not applicable") == len(RULES)
@@ -67,15 +72,19 @@ def test_everything_applies_to_everything_but_what_it_cannot_hold(tmp_path: Path
     ("vector_id", "path", "place"),
     [
         # Header fields: magic 0, flags 8, section_count 12, section_table_offset 16, total_file_size 40.
-        ("invalid/header.magic", "$.header.magic", (0, 4)),
-        ("invalid/header.min_reader_version", "$.header.min_reader_version", (6, 2)),
-        ("invalid/header.endian", "$.header.flags", (8, 4)),
-        ("invalid/header.total_file_size", "$.header.total_file_size", (40, 8)),
+        ("invalid/header.magic/header.magic", "$.header.magic", (0, 4)),
+        ("invalid/header.min_reader_version/header.min_reader_version", "$.header.min_reader_version", (6, 2)),
+        ("invalid/header.endian/header.flags", "$.header.flags", (8, 4)),
+        ("invalid/header.total_file_size/header.total_file_size/64-more", "$.header.total_file_size", (40, 8)),
         # The first section lies at 64; its header has version at 4 and row_size at 6.
-        ("invalid/index.version", "$.MetadataKvBin.version", (68, 2)),
-        ("invalid/index.row_size", "$.MetadataKvBin.row_size", (70, 2)),
+        ("invalid/index.version/MetadataKvBin.version", "$.MetadataKvBin.version", (68, 2)),
+        ("invalid/index.row_size/MetadataKvBin.row_size/short", "$.MetadataKvBin.row_size", (70, 2)),
         # Rows of 40 bytes begin at 64 of the section; position is at 32 of a row.
-        ("invalid/metadata.position", "$.MetadataKvBin.rows[1].position", (64 + 64 + 40 + 32, 4)),
+        (
+            "invalid/metadata.position/MetadataKvBin.rows.position/doubled",
+            "$.MetadataKvBin.rows[1].position",
+            (64 + 64 + 40 + 32, 4),
+        ),
     ],
 )
 def test_places(vector_id: str, path: str, place: tuple[int, int], tmp_path: Path) -> None:
@@ -86,11 +95,11 @@ def test_places(vector_id: str, path: str, place: tuple[int, int], tmp_path: Pat
 
 def test_directory_and_manifest_places(tmp_path: Path) -> None:
     """Entries are 96 bytes, `name` at 72; the manifest is named by its key, with the bytes of the section."""
-    path = written(tmp_path, "invalid/section.name")
+    path = written(tmp_path, "invalid/section.name/sections.name")
     table = int.from_bytes(path.read_bytes()[16:24], "little")
     (found,) = check(path).result("section.name").findings
     assert (found.path, found.range) == ("$.sections[12].name", (table + 12 * 96 + 72, 24))
-    path = written(tmp_path, "invalid/manifest.summary")
+    path = written(tmp_path, "invalid/manifest.summary/ManifestJson.model.parameter_count/other")
     data = path.read_bytes()
     (found,) = check(path).result("manifest.summary").findings
     assert found.path == "$.ManifestJson.model.parameter_count"
@@ -109,7 +118,7 @@ def test_a_foreign_file(tmp_path: Path) -> None:
 
 def test_what_could_not_be_read_is_not_called_passed(tmp_path: Path) -> None:
     """After a wrong magic nothing of the table is known; rules about other sections were checked all the same."""
-    report = check(written(tmp_path, "invalid/index.magic"))
+    report = check(written(tmp_path, "invalid/index.magic/MetadataKvBin.magic"))
     assert [result.rule for result in report.failed] == ["index.magic"]
     for rule in ("metadata.key", "metadata.type", "metadata.position", "metadata.value", "metadata.stub"):
         result = report.result(rule)
@@ -118,14 +127,14 @@ def test_what_could_not_be_read_is_not_called_passed(tmp_path: Path) -> None:
     # Without the metadata nobody knows which layers are drafts.
     assert report.result("tensor.home_rule").status == "not applicable"
     assert report.result("tensor.totals").status == report.result("tokenizer.offsets").status == "passed"
-    truncated = check(written(tmp_path, "invalid/header.total_file_size-3"))
+    truncated = check(written(tmp_path, "invalid/header.total_file_size/header.total_file_size/one-less"))
     assert truncated.result("section.overlap").reason == (
         "the section directory or the footer could not be read (header.total_file_size)"
     )
 
 
 def test_warnings_leave_the_file_conforming(tmp_path: Path) -> None:
-    report = check(written(tmp_path, "valid/expert.uncovered"))
+    report = check(written(tmp_path, "valid/expert.uncovered/ExpertLayoutBin.shards.sha256"))
     assert report.ok
     assert [(result.rule, result.severity) for result in report.failed] == [("expert.uncovered", "warning")]
 
@@ -147,9 +156,9 @@ def test_many_violations_are_counted_and_the_first_are_kept(tmp_path: Path) -> N
 def test_levels(tmp_path: Path) -> None:
     """Each level sees the faults of the lower ones, and says of the others that they were not asked for."""
     faults = {
-        "structure": "invalid/footer.magic",
-        "digest": "invalid/section.sha256",
-        "semantic": "invalid/tensor.totals",
+        "structure": "invalid/footer.magic/footer.footer_magic",
+        "digest": "invalid/section.sha256/MetadataKvBin.sha256",
+        "semantic": "invalid/tensor.totals/TensorIndexBin.parameter_count/elements",
     }
     for depth, level in enumerate(faults):
         for height, (fault, vector_id) in enumerate(faults.items()):
@@ -185,7 +194,7 @@ def test_no_file(name: str, tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    text = render_text(check(written(tmp_path, "invalid/header.magic")))
+    text = render_text(check(written(tmp_path, "invalid/header.magic/header.magic")))
     first, second, last = text.splitlines()
     assert first == "FAILED header.magic"
     assert second.startswith("  $.header.magic at bytes 0 to 3: Found magic = 1262702664")
@@ -199,7 +208,9 @@ def test_text(tmp_path: Path) -> None:
 
 
 def test_json(tmp_path: Path) -> None:
-    said = json.loads(render_json(check(written(tmp_path, "invalid/tensor.totals"))))
+    said = json.loads(
+        render_json(check(written(tmp_path, "invalid/tensor.totals/TensorIndexBin.parameter_count/elements")))
+    )
     assert (said["format"], said["version"], said["ok"]) == ("gpack-check", 1, False)
     assert sum(said["counts"].values()) == len(said["rules"]) == len(RULES)
     (failed,) = [rule for rule in said["rules"] if rule["status"] == "failed"]
@@ -213,14 +224,16 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_junit(tmp_path: Path) -> None:
-    path = written(tmp_path, "invalid/tensor.totals")
+    path = written(tmp_path, "invalid/tensor.totals/TensorIndexBin.parameter_count/elements")
     (suite,) = ET.fromstring(render_junit(check(path)))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(len(RULES)), "1", "0")
     assert int(suite.get("skipped", "")) == len(suite.findall("testcase/skipped"))
     (case,) = [case for case in suite if case.find("failure") is not None]
     assert (case.get("classname"), case.get("name")) == ("gpack.tensor", "tensor.totals")
     assert "$.TensorIndexBin.parameter_count at bytes " in (case.findtext("failure") or "")
-    (suite,) = ET.fromstring(render_junit(check(written(tmp_path, "valid/expert.uncovered"))))
+    (suite,) = ET.fromstring(
+        render_junit(check(written(tmp_path, "valid/expert.uncovered/ExpertLayoutBin.shards.sha256")))
+    )
     assert suite.get("failures") == "0"
     assert len(suite.findall("testcase/system-out")) == 1
 
@@ -294,13 +307,13 @@ def test_longer_rows_are_checked_like_others(tmp_path: Path) -> None:
 
 
 def test_the_base_installation_is_enough(tmp_path: Path) -> None:
-    """Nothing of an extra is imported: of other people's packages numpy alone."""
+    """Nothing of an extra is imported: of other people's packages numpy and the canonical form."""
     path = written(tmp_path, "valid/small")
     program = (
         "import sys; before = set(sys.modules); import gpack.conformance as kit\n"
         f"assert kit.check({str(path)!r}).ok; kit.dump({str(path)!r}); kit.vectors.load()\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
-        "print(sorted(new - set(sys.stdlib_module_names) - {'gpack', 'numpy'}))"
+        "print(sorted(new - set(sys.stdlib_module_names) - {'gpack', 'numpy', 'rfc8785'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert [name for name in json.loads(done.stdout.replace("'", '"')) if not name.startswith("_")] == []

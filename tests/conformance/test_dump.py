@@ -110,16 +110,16 @@ def test_rows_of_a_later_version_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vector_id", "error", "code"),
     [
-        ("invalid/header.magic", FormatError, "header.magic"),
-        ("invalid/header.min_reader_version", UnsupportedError, "header.min_reader_version"),
-        ("invalid/header.complete-2", BoundsError, "header.complete"),
-        ("invalid/header.total_file_size", BoundsError, "header.total_file_size"),
-        ("invalid/index.header", BoundsError, "index.header"),
-        ("invalid/index.row_size", FormatError, "index.row_size"),
-        ("invalid/index.num_rows-2", FormatError, "index.num_rows"),
-        ("invalid/index.heap_ref", BoundsError, "index.heap_ref"),
-        ("invalid/index.heap_bounds", BoundsError, "index.heap_bounds"),
-        ("invalid/tokenizer.header", BoundsError, "tokenizer.header"),
+        ("invalid/header.magic/header.magic", FormatError, "header.magic"),
+        ("invalid/header.min_reader_version/header.min_reader_version", UnsupportedError, "header.min_reader_version"),
+        ("invalid/header.complete/header/empty", BoundsError, "header.complete"),
+        ("invalid/header.total_file_size/header.total_file_size/64-more", BoundsError, "header.total_file_size"),
+        ("invalid/index.header/MetadataKvBin", BoundsError, "index.header"),
+        ("invalid/index.row_size/MetadataKvBin.row_size/short", FormatError, "index.row_size"),
+        ("invalid/index.num_rows/MetadataKvBin.num_rows", FormatError, "index.num_rows"),
+        ("invalid/index.heap_ref/MetadataKvBin.rows.value_offset/bytes", BoundsError, "index.heap_ref"),
+        ("invalid/index.heap_bounds/MetadataKvBin.len_heap", BoundsError, "index.heap_bounds"),
+        ("invalid/tokenizer.header/TokenizerBin", BoundsError, "tokenizer.header"),
     ],
 )
 def test_refused(vector_id: str, error: type[GpackError], code: str, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ EXAMPLES = ROOT / "conformance" / "examples"
 READER = [sys.executable, str(EXAMPLES / "reader.py")]
 WRITER = [sys.executable, str(EXAMPLES / "writer.py")]
 SLOW = ["--timeout", "60", "--start-timeout", "60"]
-ONE = ["--only", "valid/plain", "--only", "invalid/header.magic"]
+ONE = ["--only", "valid/plain", "--only", "invalid/header.magic/header.magic"]
 
 Output = pytest.CaptureFixture[str]
 
@@ -81,7 +81,21 @@ def test_a_run_that_skipped_everything_fails(capsys: Output) -> None:
 
 def test_a_run_of_nothing_fails(capsys: Output) -> None:
     """The pattern matches, but nothing of that is of the level."""
-    assert main(["reader", *SLOW, "--level", "structure", "--only", "invalid/section.sha256", "--", *READER]) == 1
+    assert (
+        main(
+            [
+                "reader",
+                *SLOW,
+                "--level",
+                "structure",
+                "--only",
+                "invalid/section.sha256/MetadataKvBin.sha256",
+                "--",
+                *READER,
+            ]
+        )
+        == 1
+    )
     assert "FAIL the run: nothing was asked, so it shows nothing\n" in capsys.readouterr().out
 
 
@@ -120,7 +134,7 @@ def test_reports_are_written(tmp_path: Path, capsys: Output) -> None:
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     assert main(["reader", *SLOW, *ONE, *options, "--name", "Mine", "-v", "--", *READER]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines[:2]) == ["ok   invalid/header.magic: pass", "ok   valid/plain: pass"]
+    assert sorted(lines[:2]) == ["ok   invalid/header.magic/header.magic: pass", "ok   valid/plain: pass"]
     assert json.loads(files["json"].read_text())["subject"]["name"] == "Mine"
     assert ET.parse(files["junit"]).getroot().attrib["tests"] == "2"
     assert "Mine" in files["html"].read_text()
@@ -199,7 +213,7 @@ def test_vectors_and_recipes_as_files(tmp_path: Path, capsys: Output) -> None:
 
 
 def test_check(tmp_path: Path, capsys: Output) -> None:
-    main(["vectors", "--out", str(tmp_path), "--only", "invalid/header.magic", "--only", "valid/plain"])
+    main(["vectors", "--out", str(tmp_path), "--only", "invalid/header.magic/header.magic", "--only", "valid/plain"])
     bad, good = str(tmp_path / "invalid" / "header.magic.gpack"), str(tmp_path / "valid" / "plain.gpack")
     capsys.readouterr()
     assert main(["check", bad]) == 1

@@ -73,7 +73,10 @@ def test_there_is_one_of_each_ggml_type() -> None:
 def test_a_structural_vector_differs_at_its_field_alone() -> None:
     """Header faults are not bound by the manifest, so that one field is all that changes."""
     base = BY_ID["valid/everything"].data()
-    for vector_id, at in (("invalid/header.magic", (0, 4)), ("invalid/footer.magic", (len(base) - 8, 4))):
+    for vector_id, at in (
+        ("invalid/header.magic/header.magic", (0, 4)),
+        ("invalid/footer.magic/footer.footer_magic", (len(base) - 8, 4)),
+    ):
         vector, data = BY_ID[vector_id], BY_ID[vector_id].data()
         assert vector.range == at
         assert len(data) == len(base)
@@ -253,7 +256,7 @@ def test_a_base_that_is_missing(tmp_path: Path) -> None:
     assert caught.value.code == "conformance.recipe"
 
 
-@pytest.mark.parametrize("good", ["valid/plain", "invalid/header.magic-2", "valid/type-Q4_0"])
+@pytest.mark.parametrize("good", ["valid/plain", "invalid/header.flags_match/header.flags/bit-1", "valid/type-Q4_0"])
 def test_ids(good: str) -> None:
     assert checked_id(good) == good
 

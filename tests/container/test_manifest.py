@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,67 @@ def test_canonical_form(value: Any, expected: bytes) -> None:
     assert canonical(value) == expected
 
 
-@pytest.mark.parametrize("value", [1.0, float("nan"), 1 << 53, -(1 << 53), {"\xe9": 1}, {1: 1}, "\ud800", {"a": [0.5]}])
+# RFC 8785, appendix B: the bits of a double, and how it is written.
+NUMBERS = {
+    0x0000000000000000: "0",
+    0x8000000000000000: "0",
+    0x0000000000000001: "5e-324",
+    0x8000000000000001: "-5e-324",
+    0x7FEFFFFFFFFFFFFF: "1.7976931348623157e+308",
+    0xFFEFFFFFFFFFFFFF: "-1.7976931348623157e+308",
+    0x4340000000000000: "9007199254740992",
+    0xC340000000000000: "-9007199254740992",
+    0x4430000000000000: "295147905179352830000",
+    0x44B52D02C7E14AF5: "9.999999999999997e+22",
+    0x44B52D02C7E14AF6: "1e+23",
+    0x44B52D02C7E14AF7: "1.0000000000000001e+23",
+    0x444B1AE4D6E2EF4E: "999999999999999700000",
+    0x444B1AE4D6E2EF4F: "999999999999999900000",
+    0x444B1AE4D6E2EF50: "1e+21",
+    0x3EB0C6F7A0B5ED8C: "9.999999999999997e-7",
+    0x3EB0C6F7A0B5ED8D: "0.000001",
+    0x41B3DE4355555553: "333333333.3333332",
+    0x41B3DE4355555554: "333333333.33333325",
+    0x41B3DE4355555555: "333333333.3333333",
+    0x41B3DE4355555556: "333333333.3333334",
+    0x41B3DE4355555557: "333333333.33333343",
+    0xBECBF647612F3696: "-0.0000033333333333333333",
+    0x43143FF3C1CB0959: "1424953923781206.2",
+}
+
+
+@pytest.mark.parametrize(("bits", "expected"), NUMBERS.items())
+def test_numbers_are_written_as_ecmascript_writes_them(bits: int, expected: str) -> None:
+    value = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    assert canonical({"n": value}) == f'{{"n":{expected}}}'.encode()
+    assert parse_json(f'{{"n":{expected}}}'.encode()) == {"n": value}
+
+
+def test_keys_are_sorted_by_code_units() -> None:
+    """RFC 8785, section 3.2.3: a letter of two code units stands before some of one."""
+    value = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\x80": 6, "\xf6": 7}
+    expected = '{"\\r":2,"1":4,"\x80":6,"\xf6":7,"\u20ac":1,"\U0001f600":5,"\ufb33":3}'.encode()
+    assert canonical(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1.0", 1), ("-0", 0), ("-0.0", 0), ("1e2", 100), ("9007199254740993", 9007199254740992.0), ("1.5E-1", 0.15)],
+)
+def test_a_number_is_what_a_double_makes_of_it(text: str, value: float) -> None:
+    found = parse_json(f'{{"n":{text}}}'.encode())["n"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["1e309", "-1e309", "9" * 65, "0." + "1" * 63])
+def test_a_number_that_no_double_holds_or_that_has_no_end(text: str) -> None:
+    with pytest.raises(ValueError, match="number"):
+        parse_json(f'{{"n":{text}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("-inf"), 1 << 53, -(1 << 53), {1: 1}, "\ud800", {"\ud800": 1}, {"a": [{0.5}]}]
+)
 def test_what_has_no_canonical_form(value: Any) -> None:
     with pytest.raises(FormatError) as caught:
         canonical(value)
@@ -97,7 +158,7 @@ def test_parse_manifest_names_the_rule() -> None:
 def test_messages_stay_short() -> None:
     bad = copy.deepcopy(GOOD)
     bad["schema"] = "\ud800" * 1_000_000
-    bad["model"]["bytes_by_type"] = {"F32": "x" * 1_000_000}
+    bad["model"]["bytes_by_type"] = {"F32": "x" * 1_000_000, "\ud800" * 1_000_000: 1, "\xe9": "x"}
     for where, message in schema_faults(bad):
         assert len(where) < 100
         assert len(message) < 200
@@ -106,7 +167,6 @@ def test_messages_stay_short() -> None:
 
 # ---------------------------------------------------------------- parity with jsonschema
 
-# Numbers that JSON Schema takes for integers and canonical form refuses (1.0) are left out.
 JUNK = st.sampled_from(
     [
         None,
@@ -133,6 +193,8 @@ JUNK = st.sampled_from(
         "guild.gpack.v1",
         "embedded",
         0.5,
+        1.0,
+        1e300,
     ]
 )
 

@@ -139,11 +139,9 @@ def _row(name: str, level: str, cells: Sequence[Result | None]) -> str:
 
 
 def _group_of(name: str) -> str:
-    """What an id begins with: `invalid/header` of `invalid/header.magic`, `model/experts` of `model/experts/fused`."""
+    """What an id begins with: `invalid/header` of `invalid/header.magic/...`, `model/homes` of `model/homes/tied`."""
     first, _, rest = name.partition("/")
-    second = rest.partition("/")[0]
-    if second == rest:
-        second = rest.partition(".")[0] if "." in rest else ""
+    second = rest.partition("/")[0].partition(".")[0] if "/" in rest else ""
     return f"{first}/{second}" if second else first
 
 

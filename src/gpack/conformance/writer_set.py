@@ -42,6 +42,8 @@ _CONTAINER = (
     "model/private/empty",
     "model/private/page-aligned",
     "model/manifest/extensions",
+    "model/manifest/numbers",
+    "model/manifest/keys",
     "model/manifest/producer",
 )
 
@@ -290,6 +292,16 @@ def _rest() -> Iterator[tuple[str, str, Model]]:
                 "_": -5,
             },
         ),
+    )
+    yield (
+        "model/manifest/numbers",
+        "extensions with fractions and exponents, which canonical JSON writes as ECMAScript does",
+        Model([_NAMED], extensions={"n": [0.5, -0.0, 1e20, 1e21, 1e-6, 1e-7, 5e-324, 1.7976931348623157e308, 2.0**53]}),
+    )
+    yield (
+        "model/manifest/keys",
+        "extensions whose keys are not ASCII, to be sorted by UTF-16 code units",
+        Model([_NAMED], extensions={"\ufb33": 1, "\U0001f600": 2, "\u20ac": 3, "\xf6": 4, "\r": 5, "1": 6}),
     )
     counted: list[Entry] = [
         _NAMED,

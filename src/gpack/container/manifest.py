@@ -1,23 +1,19 @@
-"""ManifestJson: RFC 8785 canonical JSON, parsed with suspicion, checked against the published JSON Schema.
-
-The manifest keeps away from the canonical form's traps (no floats, integers below 2^53, no lone surrogates), so
-sorted keys, no white space and JSON's shortest escapes are all of it.
-"""
+"""ManifestJson: RFC 8785 canonical JSON, parsed with suspicion, checked against the published JSON Schema."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from ..errors import FormatError
-from ..generated.constants import MAX_MANIFEST, MAX_MANIFEST_DEPTH, MAX_NUMBER
+from ..generated.constants import MAX_MANIFEST, MAX_MANIFEST_DEPTH
 from ..generated.json_schemas import MANIFEST
 from ..generated.structs import GPackHeaderV1, GPackSectionEntryV1
 from .strict_json import JsonFaultError, parse_object, shorten
 from .structure import section_name
 
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -31,13 +27,15 @@ def canonical(value: Any) -> bytes:
     """The value as RFC 8785 canonical JSON.
 
     Raises:
-        FormatError: The value holds a float, an integer from 2^53 on, a lone surrogate, or a key that is not ASCII.
+        FormatError: It has no such form: NaN, an infinity, an integer from 2^53 on, a lone surrogate, a key that is no
+            text, or too deep a nesting.
     """
+    import rfc8785  # opening a pack needs none of it
+
     try:
-        _check_values(value, 0)
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8")
-    except (JsonFaultError, UnicodeEncodeError) as error:
+        _check_depth(value, 0)
+        return rfc8785.dumps(value)
+    except ValueError as error:  # of the package, and of UTF-8
         raise FormatError(f"the manifest cannot be written: {error}", code="manifest.json") from error
 
 
@@ -45,7 +43,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
     """The manifest's object.
 
     Raises:
-        ValueError: No UTF-8, no JSON, not an object, NaN, a doubled key, or nested too deeply.
+        ValueError: No UTF-8, no JSON, not an object, NaN, a doubled key, a number that no double holds, or nested too
+            deeply.
     """
     return parse_object(data, max_bytes=MAX_MANIFEST, max_depth=MAX_MANIFEST_DEPTH, plain=True)
 
@@ -87,7 +86,7 @@ def schema_faults(value: Any, schema: dict[str, Any] = MANIFEST, where: str = "$
             yield from schema_faults(item, schema.get("items", {}), f"{where}[{index}]")
     elif isinstance(value, str):
         yield from _string_faults(value, schema, where)
-    elif isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+    elif isinstance(value, int | float) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         yield where, f"is {value}, outside {schema.get('minimum')} to {schema.get('maximum')}"
 
 
@@ -128,6 +127,8 @@ def section_record(entry: GPackSectionEntryV1) -> dict[str, Any]:
 
 
 def _is_a(value: Any, kind: str) -> bool:
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
     return isinstance(value, _TYPES[kind]) and not (kind == "integer" and isinstance(value, bool))
 
 
@@ -137,14 +138,8 @@ def _object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) ->
             yield f"{where}.{key}", "is missing"
     others = schema.get("additionalProperties", {})
     for key, item in value.items():
-        yield from schema_faults(item, schema.get("properties", {}).get(key, others), f"{where}.{key}")
-
-
-def _array_faults(value: list[Any], schema: dict[str, Any], where: str) -> Iterator[tuple[str, str]]:
-    if len(value) > schema.get("maxItems", len(value)):
-        yield where, f"has {len(value)} items, and may have {schema['maxItems']}"
-    for index, item in enumerate(value):
-        yield from schema_faults(item, schema.get("items", {}), f"{where}[{index}]")
+        place = key if _PLAIN_KEY.fullmatch(key) else shorten(key)
+        yield from schema_faults(item, schema.get("properties", {}).get(key, others), f"{where}.{place}")
 
 
 def _string_faults(value: str, schema: dict[str, Any], where: str) -> Iterator[tuple[str, str]]:
@@ -158,18 +153,8 @@ def _string_faults(value: str, schema: dict[str, Any], where: str) -> Iterator[t
 # ---------------------------------------------------------------- parts of the parser
 
 
-def _check_values(value: Any, depth: int) -> None:
+def _check_depth(value: Any, depth: int) -> None:
     if depth > MAX_MANIFEST_DEPTH:
         raise JsonFaultError(f"nested more than {MAX_MANIFEST_DEPTH} deep")
-    if isinstance(value, float):
-        raise JsonFaultError(f"{value!r} is a float")
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_NUMBER:
-        raise JsonFaultError(f"{value} is too large")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not (isinstance(key, str) and key.isascii()):
-                raise JsonFaultError(f"the key {key!r} is not ASCII")
-            _check_values(item, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            _check_values(item, depth + 1)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(item, depth + 1)

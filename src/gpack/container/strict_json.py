@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn
+
+from ..generated.constants import MAX_NUMBER, MAX_NUMBER_LENGTH
 
 
 class JsonFaultError(ValueError):
@@ -17,7 +20,8 @@ def parse_object(data: bytes, *, max_bytes: int, max_depth: int, plain: bool) ->
     Args:
         max_bytes: The longest text that is looked at.
         max_depth: The deepest nesting.
-        plain: Refuse what JSON itself lacks (NaN, Infinity), and numbers of over 17 digits.
+        plain: Refuse what JSON itself lacks (NaN, Infinity), and numbers that are too long or too large for a double;
+            a whole number below 2^53 is an `int` however it is written, any other a `float`.
 
     Raises:
         ValueError: No UTF-8, no JSON, not an object, a doubled key, too long or nested too deeply.
@@ -26,7 +30,9 @@ def parse_object(data: bytes, *, max_bytes: int, max_depth: int, plain: bool) ->
         raise JsonFaultError(f"it has {len(data)} bytes, and may have {max_bytes}")
     text = data.decode("utf-8")
     _check_depth(text, max_depth)
-    strictness: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_int": _bounded_int} if plain else {}
+    strictness: dict[str, Any] = (
+        {"parse_constant": _refuse_constant, "parse_int": _number, "parse_float": _number} if plain else {}
+    )
     value = json.loads(text, object_pairs_hook=_unique, **strictness)
     if not isinstance(value, dict):
         raise JsonFaultError(f"it is a {type(value).__name__}, not an object")
@@ -72,7 +78,11 @@ def _refuse_constant(name: str) -> NoReturn:
     raise JsonFaultError(f"{name} is no JSON")
 
 
-def _bounded_int(text: str) -> int:
-    if len(text) > 17:
-        raise JsonFaultError(f"the number {text[:20]}... is too large")
-    return int(text)
+def _number(text: str) -> int | float:
+    """A number as JSON's numbers are meant, a double."""
+    if len(text) > MAX_NUMBER_LENGTH:
+        raise JsonFaultError(f"the number {text[:20]}... has more than {MAX_NUMBER_LENGTH} characters")
+    value = float(text)
+    if not math.isfinite(value):
+        raise JsonFaultError(f"the number {text} is too large")
+    return int(value) if value.is_integer() and abs(value) <= MAX_NUMBER else value

@@ -11,7 +11,7 @@ from typing import Any
 from ..container.strict_json import shorten
 from ..container.writer import GPackBuilder
 from ..errors import FormatError, UnsupportedError, UsageError
-from ..generated.constants import MAX_NUMBER, GgmlType, SectionKind, TensorFlags
+from ..generated.constants import MAX_LAYERS, MAX_NUMBER, GgmlType, SectionKind, TensorFlags
 from ..generated.structs import TensorIndexRowV1
 from ..sections.assets import build_assets
 from ..sections.dense import DenseColumns, DenseTensor, build_dense
@@ -23,6 +23,7 @@ from ..sections.placement import (
     EMBEDDING,
     HEAD,
     ROLE_SETS,
+    UNKNOWN,
     Placement,
     Shape,
     assign_placements,
@@ -38,9 +39,7 @@ from ..tokenizer.pretokenizers import DEFAULT, rules_of
 from ..tokenizer.settings import BYTE_LEVEL, SENTENCE_PIECE
 from .external import ExternalFiles
 
-UNKNOWN = "unknown"
 NAME, PRE = "general.name", "tokenizer.ggml.pre"
-MAX_LAYERS = 1 << 20  # a model of more is a damaged one
 
 
 @dataclass(frozen=True)

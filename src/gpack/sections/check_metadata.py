@@ -6,7 +6,7 @@ import codecs
 
 import numpy as np
 
-from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MetadataType, SectionKind
+from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MAX_LAYERS, MAX_NUMBER, MetadataType, SectionKind
 from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_ALIGNMENT
 from ..generated.rules import align_up, check_gbt_header_v1
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
@@ -16,7 +16,9 @@ from .check_gbt_index import check_index
 from .check_merges import JoinedTokens
 from .check_table import CheckedTable, check_table
 from .check_values import ValueFaultError, check_value
+from .check_vocabulary import check_vocabulary
 from .context import Context
+from .placement import ARCHITECTURE, UNKNOWN, is_count
 from .values import Value
 
 _BATCH = 1 << 16  # tokens or merges that are compared at a time
@@ -139,10 +141,42 @@ def check_metadata(context: Context) -> None:
         context.report.check("metadata.forbidden")
         if key.startswith(metadata.FORBIDDEN_PREFIX):
             checked.fault("metadata.forbidden", index, "key_offset", f"Found {key!r}.")
+        if key == ARCHITECTURE and index not in checked.broken:
+            _check_architecture(context, checked, index)
         if metadata.is_stub(row):
             _check_stub(context, checked, index, key)
         else:
             _check_entry(context, checked, index, key)
+    _check_limits(context, checked)
+    if context.thorough:
+        check_vocabulary(context, checked)
+
+
+def _check_architecture(context: Context, checked: CheckedTable, index: int) -> None:
+    row = checked.rows[index]
+    context.report.check("metadata.architecture")
+    if row.value_type != MetadataType.STRING:
+        checked.fault("metadata.architecture", index, "value_type", f"It is of type {row.value_type}, not a string.")
+        return
+    try:
+        checked.bytes_of(row, "value").decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"It is not UTF-8 at its byte {error.start}."
+        checked.fault("metadata.architecture", index, "value_offset", message)
+
+
+def _check_limits(context: Context, checked: CheckedTable) -> None:
+    """The metadata says no absurd number of layers, and no context that the manifest could not hold."""
+    architecture = context.metadata.get(ARCHITECTURE) or UNKNOWN
+    limits = {f"{architecture}.block_count": MAX_LAYERS, f"{architecture}.context_length": MAX_NUMBER}
+    for index in range(len(checked.rows)):
+        key = checked.label(index)
+        value = context.metadata.get(key)
+        if key not in limits or not isinstance(value, int) or not is_count(value):
+            continue
+        context.report.check("metadata.limit")
+        if value > limits[key]:
+            checked.fault("metadata.limit", index, "value_offset", f"{key} is {value}, over {limits[key]}.")
 
 
 def _check_source_alignment(checked: CheckedTable) -> None:

@@ -12,9 +12,8 @@ from ..generated.constants import ExpertFlags, GgmlType, SectionKind, ShardFlags
 from .check_table import CheckedTable
 from .context import Context
 from .metadata import SECTION as METADATA
-from .placement import ARCHITECTURE, EMBEDDING, HEAD, draft_start, is_count
+from .placement import ARCHITECTURE, EMBEDDING, HEAD, UNKNOWN, draft_start, is_count
 
-UNKNOWN = "unknown"  # what the manifest says where the metadata names nothing
 _ABSENT = object()
 
 

@@ -14,7 +14,7 @@ from ..generated.constants import ExpertRole, SectionKind
 from .dense import is_native
 
 EMBEDDING, HEAD, PLE = "token_embd.weight", "output.weight", "per_layer_token_embd.weight"
-ARCHITECTURE = "general.architecture"
+ARCHITECTURE, UNKNOWN = "general.architecture", "unknown"  # the key, and what stands for it where it is absent or empty
 _SINGLE = {EMBEDDING: SectionKind.EMBED_BLOB, HEAD: SectionKind.HEAD_BLOB, PLE: SectionKind.PLE_BLOB}
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,8})\.(.+)")
 _EXPERT_ROLES = {
@@ -90,7 +90,7 @@ def draft_start(get: Callable[[str], Any]) -> int | None:
     Args:
         get: Decoded metadata value of a key, or None.
     """
-    architecture = get(ARCHITECTURE)
+    architecture = get(ARCHITECTURE) or UNKNOWN
     drafts = get(f"{architecture}.nextn_predict_layers")
     layers = get(f"{architecture}.block_count")
     if not (is_count(drafts) and is_count(layers)) or not 0 < drafts <= layers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,8 @@ TOKENS, TYPES, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "t
 TEMPLATE, EOS = "tokenizer.chat_template", "tokenizer.ggml.eos_token_id"
 # Element types that a stub of the token types may have.
 TYPE_STUBS = (MetadataType.INT32, MetadataType.UINT32)
-MODEL, BYTE_LEVEL_MODEL = "tokenizer.ggml.model", "gpt2"  # vocabularies of this model are spelled in bytes
+MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
+BYTE_LEVEL_MODEL = "gpt2"  # vocabularies of this model are spelled in bytes
 NORMAL = 1  # GGUF's token type of an ordinary token
 NO_ID = -1
 _BATCH = 1 << 16  # merges that are measured at a time
@@ -131,20 +133,54 @@ class BuiltTokenizer:
     stubs: frozenset[str]
 
 
-def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
-    """TokenizerBin from a GGUF's metadata; None where it names no tokens.
+@dataclass(frozen=True)
+class Vocabulary:
+    """What TokenizerBin holds of the metadata.
+
+    Attributes:
+        types: uint8 [vocab_size].
+        triples: int32 [n_merges, 3].
+        eos: The end-of-sequence token; -1: none.
+        stubs: Keys whose values the section gives back exactly.
+    """
+
+    tokens: StringTable
+    types: Bytes
+    triples: Ids
+    template: bytes
+    eos: int
+    stubs: frozenset[str]
+
+
+def read_vocabulary(metadata: Mapping[str, Value]) -> Vocabulary | None:
+    """What a GGUF's metadata says of the tokens; None where it names none.
 
     Raises:
-        FormatError: `gguf.value` where tokens, types or merges are not what they should be.
+        FormatError: `gguf.value` where tokens, types, merges, template or end are not what they should be.
     """
     tokens = metadata.get(TOKENS)
     if tokens is None:
         return None
+    for key in (MODEL, PRE):
+        _check_text(metadata.get(key))
     table = _strings(tokens)
     stubs = {TOKENS}
     types = _token_types(metadata.get(TYPES), len(table), stubs)
     triples = _triples(metadata.get(MERGES), table, stubs)
     template = _template(metadata.get(TEMPLATE), stubs)
+    return Vocabulary(table, types, triples, template, _eos(metadata.get(EOS), len(table)), frozenset(stubs))
+
+
+def build_tokenizer(metadata: Mapping[str, Value]) -> BuiltTokenizer | None:
+    """TokenizerBin from a GGUF's metadata; None where it names no tokens.
+
+    Raises:
+        FormatError: `gguf.value` where tokens, types or merges are not what they should be.
+    """
+    held = read_vocabulary(metadata)
+    if held is None:
+        return None
+    table, types, triples, template = held.tokens, held.types, held.triples, held.template
     ends = np.cumsum(table.lengths, dtype=np.int64)
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
     _fits(offsets[-1], TOKENS)
@@ -155,14 +191,15 @@ def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
     header = GbtHeaderV1(
         vocab_size=len(table),
         n_merges=len(triples),
-        eos_token_id=_eos(metadata.get(EOS), len(table)),
+        eos_token_id=held.eos,
         flags=flags,
         vocab_blob_bytes=len(blob),
         chat_template_bytes=len(template),
         n_special=len(index["special_tokens"]),
     )
+    stubs = held.stubs
     if MERGES in stubs and int(_strings(metadata[MERGES]).lengths.sum()) > MAX_MERGE_GROWTH * gbt_v1_size(header):
-        stubs.remove(MERGES)  # they stay in the metadata as they are
+        stubs -= {MERGES}  # they stay in the metadata as they are
     arrays = {
         **index,
         "offsets": offsets,
@@ -171,7 +208,7 @@ def build_tokenizer(metadata: dict[str, Value]) -> BuiltTokenizer | None:
         "triples": triples,
         "chat_template": np.frombuffer(template, np.uint8),
     }
-    return BuiltTokenizer(assemble(header, arrays), header, frozenset(stubs))
+    return BuiltTokenizer(assemble(header, arrays), header, stubs)
 
 
 def assemble(header: GbtHeaderV1, arrays: dict[str, npt.NDArray[Any]]) -> bytes:
@@ -193,6 +230,17 @@ def gather(data: memoryview, starts: npt.NDArray[np.int64], lengths: npt.NDArray
     index = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
     gathered: bytes = octets[index].tobytes()
     return gathered
+
+
+def _check_text(value: Value | None) -> None:
+    if value is None:
+        return
+    if value.value_type != MetadataType.STRING:
+        raise _fault(value.key, "it is no string")
+    try:
+        bytes(value.raw).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _fault(value.key, "it is not UTF-8") from error
 
 
 def _strings(value: Value) -> StringTable:

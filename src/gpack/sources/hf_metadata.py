@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..container.strict_json import shorten
-from ..generated.constants import GgmlType, MetadataType
+from ..generated.constants import MAX_LAYERS, GgmlType, MetadataType
 from .hf_architectures import Architecture
 from .hf_config import HfConfig, is_finite
 from .metadata_build import MetadataBuilder
@@ -20,7 +20,6 @@ from .metadata_build import MetadataBuilder
 FILE_TYPE = "general.file_type"
 NEXTN = "nextn_predict_layers"
 MAX_HEAD = 1 << 16  # elements
-MAX_LAYERS = 1 << 20
 QUANTIZATION_VERSION = 2  # of ggml's block formats; GGUF files say it
 _SAMPLING = {
     "top_k": ("general.sampling.top_k", MetadataType.INT32),

@@ -74,7 +74,11 @@ def test_a_fault_is_told_with_its_place(command: Command, tmp_path: Path, langua
     """The place of the field, whether it is in a record of the container or in a row, which is parsed on its own."""
     known = {vector.id: vector for vector in vectors.load()}
     with started(command(language)) as (process, _):
-        for vector_id in ("invalid/footer.magic", "invalid/assets.alignment", "invalid/index.num_rows"):
+        for vector_id in (
+            "invalid/footer.magic/footer.footer_magic",
+            "invalid/assets.alignment/TokenizerAssets.rows.offset",
+            "invalid/index.num_rows/TokenizerAssets.num_rows",
+        ):
             vector = known[vector_id]
             answer = ask(process, vector.write(tmp_path))
             assert vector.range

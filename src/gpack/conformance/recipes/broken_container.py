@@ -42,14 +42,54 @@ case("header.magic", "header", "magic", header("magic", 0x4B435048))
 case(
     "header.min_reader_version", "header", "min_reader_version", bound_header("min_reader_version", 2, format_version=2)
 )
-case("header.format_version", "header", "format_version", header("format_version", 0, min_reader_version=0))
-case("header.format_version", "header", "format_version", header("format_version", 1, min_reader_version=0))
+case(
+    "header.format_version",
+    "header",
+    "format_version",
+    header("format_version", 0, min_reader_version=0),
+    variant="zero",
+)
+case(
+    "header.format_version",
+    "header",
+    "format_version",
+    header("format_version", 1, min_reader_version=0),
+    variant="reader-zero",
+)
 case("header.endian", "header", "flags", lambda p: bound_header("flags", p.flags() & ~1)(p))
-case("header.complete", "header", "", final(lambda data: data.__delitem__(slice(127, None))), placed=False)
-case("header.complete", "header", "", final(lambda data: data.clear()), placed=False)
-case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(bytes(64))), placed=False)
-case("header.total_file_size", "header", "total_file_size", final(lambda data: data.extend(b"x")), placed=False)
-case("header.total_file_size", "header", "total_file_size", final(lambda data: data.pop()), placed=False)
+case(
+    "header.complete",
+    "header",
+    "",
+    final(lambda data: data.__delitem__(slice(127, None))),
+    placed=False,
+    variant="127-bytes",
+)
+case("header.complete", "header", "", final(lambda data: data.clear()), placed=False, variant="empty")
+case(
+    "header.total_file_size",
+    "header",
+    "total_file_size",
+    final(lambda data: data.extend(bytes(64))),
+    placed=False,
+    variant="64-more",
+)
+case(
+    "header.total_file_size",
+    "header",
+    "total_file_size",
+    final(lambda data: data.extend(b"x")),
+    placed=False,
+    variant="one-more",
+)
+case(
+    "header.total_file_size",
+    "header",
+    "total_file_size",
+    final(lambda data: data.pop()),
+    placed=False,
+    variant="one-less",
+)
 case("header.section_count", "header", "section_count", lambda p: p.remove(INDEX), base=plain, placed=False)
 case(
     "header.section_count",
@@ -91,9 +131,9 @@ def _other_manifest(pack: Parts) -> None:
 
 case("header.manifest", "header", "manifest_offset", _other_manifest)
 for bit in (1, 2, 3, 4, 5, 6, 7):
-    case("header.flags_match", "header", "flags", toggled(bit))
-    case("header.flags_match", "header", "flags", toggled(bit), base=plain)
-case("header.flags_match", "header", "flags", bound_header("flags", 1), base=external)
+    case("header.flags_match", "header", "flags", toggled(bit), variant=f"bit-{bit}")
+    case("header.flags_match", "header", "flags", toggled(bit), base=plain, variant=f"bit-{bit}-plain")
+case("header.flags_match", "header", "flags", bound_header("flags", 1), base=external, variant="external")
 
 # ---------------------------------------------------------------- footer
 
@@ -111,6 +151,7 @@ case(
     steps(private(), entry(PRIVATE, "size", 1 << 40)),
     base=plain,
     placed=False,
+    variant="size",
 )
 
 
@@ -119,8 +160,16 @@ def _beyond(pack: Parts) -> None:
     section.bound["offset"] = 1 << 40
 
 
-case("section.bounds", "directory", "sections[2].offset", _beyond, base=plain, placed=False)
-case("section.alignment", "directory", "sections[2].alignment", private(alignment=128), base=plain, placed=False)
+case("section.bounds", "directory", "sections[2].offset", _beyond, base=plain, placed=False, variant="offset")
+case(
+    "section.alignment",
+    "directory",
+    "sections[2].alignment",
+    private(alignment=128),
+    base=plain,
+    placed=False,
+    variant="128",
+)
 case(
     "section.alignment",
     "directory",
@@ -128,6 +177,7 @@ case(
     steps(private(alignment=128), manifest(lambda m: m["sections"][2].update(alignment=64))),
     base=plain,
     placed=False,
+    variant="128-not-in-manifest",
 )
 case("section.offset_alignment", "directory", "sections[2].offset", private(gap=32), base=plain, placed=False)
 case(
@@ -137,13 +187,21 @@ case(
     steps(private(b""), entry(PRIVATE, "offset", 0)),
     base=plain,
 )
-for text in (b"", b"a" * 24, b"caf\xc3\xa9", b"private\0x", b"a\tb", b"\x7f"):
+for name, text in {
+    "empty": b"",
+    "not-terminated": b"a" * 24,
+    "not-ascii": b"caf\xc3\xa9",
+    "after-the-end": b"private\0x",
+    "tab": b"a\tb",
+    "delete": b"\x7f",
+}.items():
     case(
         "section.name_encoding",
         "directory",
         "sections[2].name",
         steps(private(), entry(PRIVATE, "name", text.ljust(24, b"\0"), late=text[:7] != b"private")),
         base=plain,
+        variant=name,
     )
 case("section.name", "directory", "sections[12].name", entry(ASSETS, "name", b"TokenizerFiles".ljust(24, b"\0")))
 case(
@@ -154,8 +212,24 @@ case(
     placed=False,
 )
 case("section.duplicate", "directory", "sections[3].kind", steps(private(), private()), base=plain, placed=False)
-case("section.mandatory", "directory", "sections", lambda p: p.remove(INDEX), base=vocabulary, placed=False)
-case("section.mandatory", "directory", "sections", steps(private(), lambda p: p.remove(KV)), base=plain, placed=False)
+case(
+    "section.mandatory",
+    "directory",
+    "sections",
+    lambda p: p.remove(INDEX),
+    base=vocabulary,
+    placed=False,
+    variant="no-index",
+)
+case(
+    "section.mandatory",
+    "directory",
+    "sections",
+    steps(private(), lambda p: p.remove(KV)),
+    base=plain,
+    placed=False,
+    variant="no-metadata",
+)
 case(
     "section.mandatory",
     "directory",
@@ -163,10 +237,35 @@ case(
     steps(private(), lambda p: p.remove(MANIFEST)),
     base=plain,
     placed=False,
+    variant="no-manifest",
 )
-case("section.pair", "directory", "sections[2].kind", lambda p: p.add(PACK, b"", 0), base=vocabulary, placed=False)
-case("section.pair", "directory", "sections[2].kind", lambda p: p.add(ARENA, b"", 0), base=vocabulary, placed=False)
-case("section.pair", "directory", "sections[2].kind", lambda p: p.add(BLOBS, b"", 0), base=vocabulary, placed=False)
+case(
+    "section.pair",
+    "directory",
+    "sections[2].kind",
+    lambda p: p.add(PACK, b"", 0),
+    base=vocabulary,
+    placed=False,
+    variant="pack-alone",
+)
+case(
+    "section.pair",
+    "directory",
+    "sections[2].kind",
+    lambda p: p.add(ARENA, b"", 0),
+    base=vocabulary,
+    placed=False,
+    variant="arena-alone",
+)
+case(
+    "section.pair",
+    "directory",
+    "sections[2].kind",
+    lambda p: p.add(BLOBS, b"", 0),
+    base=vocabulary,
+    placed=False,
+    variant="experts-alone",
+)
 
 
 def _swap(pack: Parts) -> None:
@@ -175,7 +274,7 @@ def _swap(pack: Parts) -> None:
     pack.sections[2:4] = pack.sections[3:1:-1]
 
 
-case("section.order", "directory", "sections[3].kind", _swap, base=plain, placed=False)
+case("section.order", "directory", "sections[3].kind", _swap, base=plain, placed=False, variant="private")
 case(
     "section.order",
     "directory",
@@ -183,6 +282,7 @@ case(
     lambda p: p.sections.sort(key=lambda x: (x.entry.kind == MANIFEST, -x.entry.kind)),
     base=vocabulary,
     placed=False,
+    variant="backwards",
 )
 
 
@@ -195,11 +295,17 @@ def _overlap(pack: Parts) -> None:
 case("section.overlap", "directory", "sections[2].offset", _overlap, base=plain, placed=False)
 case("section.gap", "directory", "sections[2].offset", private(gap=64), base=plain, placed=False)
 case("section.gap", "header", "section_table_offset", lambda p: setattr(p, "table_gap", 64), placed=False)
-case("section.gap_zero", "gap", "padding", flip(PACK, -1))
-case("section.gap_zero", "gap", "padding", flip("directory", -1), base=small)
-case("section.gap_zero", "gap", "padding", flip("footer", -1))
+case("section.gap_zero", "gap", "padding", flip(PACK, -1), variant="before-section")
+case("section.gap_zero", "gap", "padding", flip("directory", -1), base=small, variant="before-directory")
+case("section.gap_zero", "gap", "padding", flip("footer", -1), variant="before-footer")
 for index, kind in enumerate(range(15)):
-    case("section.item_count", "directory", f"sections[{index}].item_count", one_more_item(kind))
+    case(
+        "section.item_count",
+        "directory",
+        f"sections[{index}].item_count",
+        one_more_item(kind),
+        variant=SECTION_NAMES[kind],
+    )
 # Bytes that mean nothing to any other rule: tensor data, and the source's version.
 VERSION = s.MetadataKvHeaderV1.OFFSETS["source_version"]
 for kind, at in {
@@ -217,45 +323,57 @@ for kind, at in {
 # ---------------------------------------------------------------- manifest
 
 case("manifest.sha256", "ManifestJson", "sha256", footer("manifest_sha256", bytes(32)), placed=False)
-for text in (
-    b"",
-    b"[]",
-    b"null",
-    b"{",
-    b'{"a":1,}',
-    b"\xff",
-    b"\xef\xbb\xbf{}",
-    b'{"a":NaN}',
-    b'{"a":-Infinity}',
-    b'{"a":1}x',
-    b'{"a":1,"a":1}',
-    b'{"b":{"a":1,"a":1}}',
-    b'{"a":' + b"[" * 17 + b"]" * 17 + b"}",
-    b'{"a":' + b"[" * 99_999,
-    b'{"a":' + b"9" * 5000 + b"}",
-    b'{"a":"\n"}',
-    b"{'a':1}",
-    b'{"a":01}',
+for name, text in {
+    "empty": b"",
+    "array": b"[]",
+    "null": b"null",
+    "no-end": b"{",
+    "comma": b'{"a":1,}',
+    "not-utf8": b"\xff",
+    "byte-order-mark": b"\xef\xbb\xbf{}",
+    "nan": b'{"a":NaN}',
+    "infinity": b'{"a":-Infinity}',
+    "more": b'{"a":1}x',
+    "doubled-key": b'{"a":1,"a":1}',
+    "doubled-inner-key": b'{"b":{"a":1,"a":1}}',
+    "deep": b'{"a":' + b"[" * 17 + b"]" * 17 + b"}",
+    "endless-depth": b'{"a":' + b"[" * 99_999,
+    "endless-number": b'{"a":' + b"9" * 5000 + b"}",
+    "long-number": b'{"a":0.' + b"1" * 63 + b"}",
+    "large-number": b'{"a":1e309}',
+    "line-feed-in-text": b'{"a":"\n"}',
+    "single-quotes": b"{'a':1}",
+    "leading-zero": b'{"a":01}',
+}.items():
+    case("manifest.json", "ManifestJson", "$", raw(instead(text)), published=len(text) < 10_000, variant=name)
+for name, old, new in (
+    ("blank", b",", b", "),
+    ("blank-after-colon", b'"flags":', b'"flags": '),
+    ("escaped-letter", b'"schema"', b'"\\u0073chema"'),
+    ("beyond-2-53", b"{", b'{"extensions":{"n":9007199254740993},'),
+    ("exponent-of-integer", b"{", b'{"extensions":{"n":1e2},'),
+    ("surrogate", b"{", b'{"extensions":{"n":"\\ud800"},'),
+    ("escaped-slash", b"{", b'{"extensions":{"a/b":"\\/"},'),
+    ("escape-in-capitals", b"{", b'{"extensions":{"n":"\\u000A"},'),
+    (
+        "keys-by-code-point",
+        b"{",
+        b'{"extensions":{"\xef\xac\xb3":1,"\xf0\x9f\x98\x80":2},',
+    ),  # code points rise, code units do not
+    ("fraction-of-integer", b"{", b'{"extensions":{"n":1.0},'),
+    ("trailing-zero", b"{", b'{"extensions":{"n":0.10},'),
+    ("tiny-without-exponent", b"{", b'{"extensions":{"n":0.0000001},'),
+    ("millionth-with-exponent", b"{", b'{"extensions":{"n":1e-6},'),
+    ("1e20-with-exponent", b"{", b'{"extensions":{"n":1e20},'),
+    ("1e21-without-exponent", b"{", b'{"extensions":{"n":1000000000000000000000},'),
+    ("capital-exponent", b"{", b'{"extensions":{"n":1E+21},'),
+    ("needless-digits", b"{", b'{"extensions":{"n":0.1000000000000000055},'),
+    ("minus-zero", b"{", b'{"extensions":{"n":-0},'),
+    ("blank-in-front", b"{", b" {"),
 ):
-    case("manifest.json", "ManifestJson", "$", raw(instead(text)), published=len(text) < 10_000)
-for old, new in (
-    (b",", b", "),
-    (b'"flags":', b'"flags": '),
-    (b'"schema"', b'"\\u0073chema"'),
-    (b"\n", b""),
-    (b"{", b'{"extensions":{"n":9007199254740992},'),
-    (b"{", b'{"extensions":{"n":1e2},'),
-    (b"{", b'{"extensions":{"n":"\\ud800"},'),
-    (b"{", b'{"extensions":{"a/b":"\\/"},'),
-    (b"{", b'{"extensions":{"n":"\\u000A"},'),
-    (b"{", b'{"extensions":{"\xc3\xa9":1},'),
-    (b"{", b'{"extensions":{"n":-0},'),
-    (b"{", b" {"),
-):
-    if new:
-        case("manifest.canonical", "ManifestJson", "$", raw(replaced(old, new)))
-case("manifest.canonical", "ManifestJson", "$", raw(lambda data: data + b"\n"))
-case("manifest.canonical", "ManifestJson", "$", raw(_unsorted))
+    case("manifest.canonical", "ManifestJson", "$", raw(replaced(old, new)), variant=name)
+case("manifest.canonical", "ManifestJson", "$", raw(lambda data: data + b"\n"), variant="line-feed")
+case("manifest.canonical", "ManifestJson", "$", raw(_unsorted), variant="order")
 for field, edit in {
     "producer": lambda m: m.update(producer=""),
     "model": lambda m: m.pop("model"),
@@ -316,14 +434,29 @@ for part, name, value in (
     ("mtp", "tensor_count", 1),
     ("mtp", "bytes", 1),
 ):
-    case("manifest.summary", "ManifestJson", f"$.{part}.{name}", manifest(_add_to(part, name, value)), placed=False)
+    case(
+        "manifest.summary",
+        "ManifestJson",
+        f"$.{part}.{name}",
+        manifest(_add_to(part, name, value)),
+        placed=False,
+        variant="other",
+    )
 for part in ("tokenizer", "experts", "mtp"):
-    case("manifest.summary", "ManifestJson", f"$.{part}", manifest(without(part)), placed=False)
+    case("manifest.summary", "ManifestJson", f"$.{part}", manifest(without(part)), placed=False, variant="missing")
 
     def _add_part(said: dict[str, Any], part: str = part) -> None:
         said[part] = json.loads(Parts.parse(everything()).section(MANIFEST).data)[part]
 
-    case("manifest.summary", "ManifestJson", f"$.{part}", manifest(_add_part), base=plain, placed=False)
+    case(
+        "manifest.summary",
+        "ManifestJson",
+        f"$.{part}",
+        manifest(_add_part),
+        base=plain,
+        placed=False,
+        variant="without-section",
+    )
 for name, value in (("layer_count", 1), ("context_length", 1)):
     case(
         "manifest.summary",
@@ -332,6 +465,7 @@ for name, value in (("layer_count", 1), ("context_length", 1)):
         manifest(_add_to("model", name, value)),
         base=plain,
         placed=False,
+        variant="not-in-metadata",
     )
 case(
     "manifest.summary",
@@ -340,6 +474,7 @@ case(
     manifest(_add_to("tokenizer", "pre", "gpt2")),
     base=small,
     placed=False,
+    variant="not-in-metadata",
 )
 case(
     "manifest.summary",
@@ -348,4 +483,5 @@ case(
     manifest(lambda m: m["experts"]["shards"][1].update(sha256="0" * 64)),
     base=external,
     placed=False,
+    variant="digest",
 )

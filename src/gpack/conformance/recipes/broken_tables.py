@@ -7,7 +7,7 @@ from typing import Any
 
 from ...generated.constants import CACHE_LINE, SECTION_NAMES
 from ...generated.rules import align_up
-from ...generated.structs import TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
+from ...generated.structs import MetadataKvRowV1, TokenizerAssetRowV1, TokenizerAssetsHeaderV1, gbt_v1_layout
 from ..parts import ROWS, Parts
 from .bases import everything, plain, repeated_merges, small, vocabulary
 from .case import ASSETS, DENSE, EMBED_BLOB, GBT, INDEX, KV, LAYOUT, MTP, NATIVE, PACK, Change, case, steps, u32, u64
@@ -130,9 +130,9 @@ for kind, section in names(*INDEXES):
     case("index.magic", section, "magic", set_header(kind, magic=0))
     case("index.version", section, "version", set_header(kind, version=2))
     size = ROWS[kind].SIZE
-    case("index.row_size", section, "row_size", set_header(kind, row_size=size - 8))
+    case("index.row_size", section, "row_size", set_header(kind, row_size=size - 8), variant="short")
 for kind, section in names(KV, INDEX, DENSE, NATIVE, LAYOUT):
-    case("index.row_size", section, "row_size", odd_rows(kind), placed=False)
+    case("index.row_size", section, "row_size", odd_rows(kind), placed=False, variant="odd")
 
 
 def archive_header(count: int, heap: int) -> TokenizerAssetsHeaderV1:
@@ -198,15 +198,26 @@ case("index.sorted", "MetadataKvBin", "rows[4].key_offset", swap(KV, 3), placed=
 case("index.sorted", "TensorIndexBin", "rows[4].name_offset", swap(INDEX, 3), placed=False)
 case("index.sorted", "MetadataKvBin", "", double_key, placed=False)
 case(
-    "index.heap_ref", "MetadataKvBin", at_row(KV, "a.u8", "value_offset"), set_row(KV, "a.u8", value_offset=0xFFFFFFFF)
+    "index.heap_ref",
+    "MetadataKvBin",
+    at_row(KV, "a.u8", "value_offset"),
+    set_row(KV, "a.u8", value_offset=0xFFFFFFFF),
+    variant="bytes",
 )
 case(
     "index.heap_ref",
     "MetadataKvBin",
     at_row(KV, "b.nostr", "value_offset"),
     set_row(KV, "b.nostr", value_offset=0xFFFFFFFF),
+    variant="empty",
 )
-case("index.heap_order", "MetadataKvBin", at_row(KV, "a.empty", "value_offset"), set_row(KV, "a.empty", value_offset=1))
+case(
+    "index.heap_order",
+    "MetadataKvBin",
+    at_row(KV, "a.empty", "value_offset"),
+    set_row(KV, "a.empty", value_offset=1),
+    variant="empty-not-0",
+)
 case("index.heap_order", "TensorIndexBin", "len_heap", steps(append(INDEX, b"x"), add(INDEX, "len_heap", 1)))
 
 
@@ -218,7 +229,7 @@ def share(pack: Parts) -> None:
     pack.set_row(KV, "a.u8", value_offset=one)
 
 
-case("index.heap_order", "MetadataKvBin", at_row(KV, "a.u8", "value_offset"), share)
+case("index.heap_order", "MetadataKvBin", at_row(KV, "a.u8", "value_offset"), share, variant="shared")
 
 
 def fill_gap(pack: Parts) -> None:
@@ -230,8 +241,8 @@ def fill_gap(pack: Parts) -> None:
 
 
 case("index.heap_zero", "MetadataKvBin", "heap", fill_gap)
-case("index.utf8", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"a.u\xff"), placed=False)
-case("index.utf8", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"\xed\xa0\x80"), placed=False)
+case("index.utf8", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"a.u\xff"), placed=False, variant="byte-ff")
+case("index.utf8", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"\xed\xa0\x80"), placed=False, variant="surrogate")
 
 # ---------------------------------------------------------------- metadata
 
@@ -250,6 +261,7 @@ for kind in (13, 0xFFFFFFFF):
         "MetadataKvBin",
         at_row(KV, "a.u8", "value_type"),
         set_row(KV, "a.u8", value_type=kind, element_type=kind),
+        variant=f"{kind:#x}",
     )
 case(
     "metadata.type",
@@ -257,10 +269,11 @@ case(
     at_row(KV, "b.u8", "value_type"),
     set_row(KV, "b.u8", element_type=14),
     placed=False,
+    variant="of-elements",
 )
 case("metadata.element_type", "MetadataKvBin", at_row(KV, "a.u8", "element_type"), set_row(KV, "a.u8", element_type=1))
-case("metadata.count", "MetadataKvBin", at_row(KV, "a.str", "count"), set_row(KV, "a.str", count=2))
-case("metadata.count", "MetadataKvBin", at_row(KV, "a.empty", "count"), set_row(KV, "a.empty", count=0))
+case("metadata.count", "MetadataKvBin", at_row(KV, "a.str", "count"), set_row(KV, "a.str", count=2), variant="two")
+case("metadata.count", "MetadataKvBin", at_row(KV, "a.empty", "count"), set_row(KV, "a.empty", count=0), variant="zero")
 case(
     "metadata.stub_bytes",
     "MetadataKvBin",
@@ -274,22 +287,30 @@ case(
     at_row(KV, "a.u32", "value_length"),
     edit_entry(KV, "a.u32", value=b"abc"),
     placed=False,
+    variant="scalar",
 )
-case("metadata.size", "MetadataKvBin", at_row(KV, "b.u8", "value_length"), set_row(KV, "b.u8", count=4), placed=False)
+case(
+    "metadata.size",
+    "MetadataKvBin",
+    at_row(KV, "b.u8", "value_length"),
+    set_row(KV, "b.u8", count=4),
+    placed=False,
+    variant="array",
+)
 STRING, ARRAY, BOOL = u32(8), u32(9), u32(7)
-for name, value in (
-    ("a.true", b"\2"),
-    ("b.bool", b"\0\1\xff"),
-    ("b.nostr", b"x"),
-    ("b.str", u64(0) * 3 + u64(1)),
-    ("b.str", u64(0) * 3),
-    ("b.str", u64(0) * 5),
-    ("b.str", u64(1 << 63) * 4),
-    ("c.nested", u32(5) + u64(1) + b"abcd"),
-    ("c.nested", (u32(5) + u64(1 << 62)) * 3),
-    ("c.nested", (u32(13) + u64(0)) * 3),
-    ("c.deep", (BOOL + u64(1) + b"\2") * 2),
-    ("c.nested", (ARRAY + u64(1)) * 9 + u32(5) + u64(0) + (u32(5) + u64(0)) * 2),
+for name, what, value in (
+    ("a.true", "two", b"\2"),
+    ("b.bool", "element", b"\0\1\xff"),
+    ("b.nostr", "bytes-of-none", b"x"),
+    ("b.str", "too-long", u64(0) * 3 + u64(1)),
+    ("b.str", "too-short", u64(0) * 3),
+    ("b.str", "too-many", u64(0) * 5),
+    ("b.str", "overrun", u64(1 << 63) * 4),
+    ("c.nested", "overrun", u32(5) + u64(1) + b"abcd"),
+    ("c.nested", "endless", (u32(5) + u64(1 << 62)) * 3),
+    ("c.nested", "unknown-type", (u32(13) + u64(0)) * 3),
+    ("c.deep", "bool", (BOOL + u64(1) + b"\2") * 2),
+    ("c.nested", "too-deep", (ARRAY + u64(1)) * 9 + u32(5) + u64(0) + (u32(5) + u64(0)) * 2),
 ):
     case(
         "metadata.value",
@@ -297,20 +318,35 @@ for name, value in (
         at_row(KV, name, "value_offset"),
         edit_entry(KV, name, value=value),
         placed=False,
+        variant=f"{name}-{what}",
     )
 case(
     "metadata.position",
     "MetadataKvBin",
     "rows[1].position",
     lambda p: p.set_row(KV, 1, position=p.rows(KV)[0].position),
+    variant="doubled",
 )
-case("metadata.position", "MetadataKvBin", "rows[1].position", lambda p: p.set_row(KV, 1, position=1000))
-case("metadata.stub", "MetadataKvBin", at_row(KV, "b.nostr", "flags"), set_row(KV, "b.nostr", flags=1))
+case(
+    "metadata.position",
+    "MetadataKvBin",
+    "rows[1].position",
+    lambda p: p.set_row(KV, 1, position=1000),
+    variant="beyond",
+)
+case(
+    "metadata.stub",
+    "MetadataKvBin",
+    at_row(KV, "b.nostr", "flags"),
+    set_row(KV, "b.nostr", flags=1),
+    variant="other-key",
+)
 case(
     "metadata.stub",
     "MetadataKvBin",
     at_row(KV, "tokenizer.ggml.tokens", "count"),
     set_row(KV, "tokenizer.ggml.tokens", count=5),
+    variant="tokens",
 )
 case(
     "metadata.stub",
@@ -318,6 +354,7 @@ case(
     at_row(KV, "tokenizer.ggml.merges", "count"),
     set_row(KV, "tokenizer.ggml.merges", element_type=9),
     placed=False,
+    variant="merges",
 )
 case(
     "metadata.stub",
@@ -326,6 +363,7 @@ case(
     steps(lambda p: p.remove(GBT), lambda p: p.manifest.pop("tokenizer")),
     base=vocabulary,
     placed=False,
+    variant="no-tokenizer",
 )
 case(
     "metadata.stub",
@@ -334,10 +372,58 @@ case(
     edit_entry(KV, "tokenizer.ggml.merges", value=b"", flags=1),
     base=repeated_merges,
     placed=False,
+    variant="merges-too-long",
 )
 for alignment in (48, 1 << 21, 64):
-    case("metadata.source_alignment", "MetadataKvBin", "source_alignment", set_header(KV, source_alignment=alignment))
+    change = set_header(KV, source_alignment=alignment)
+    case("metadata.source_alignment", "MetadataKvBin", "source_alignment", change, variant=f"{alignment}")
 case("metadata.forbidden", "MetadataKvBin", "", edit_entry(KV, "a.u8", new=b"gexec.sm"), placed=False)
+
+
+ARCHITECTURE, TOKENS, TYPES = "general.architecture", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+MERGES, TEMPLATE, END = "tokenizer.ggml.merges", "tokenizer.chat_template", "tokenizer.ggml.eos_token_id"
+
+
+def one_key(key: str, value_type: int, element_type: int, value: bytes) -> Change:
+    """The only key of a pack that had none."""
+    row = MetadataKvRowV1(value_type=value_type, element_type=element_type, count=1)
+    return lambda pack: pack.rebuild(KV, [(row, [key.encode(), value])])
+
+
+case(
+    "metadata.architecture",
+    "MetadataKvBin",
+    at_row(KV, ARCHITECTURE, "value_offset", vocabulary),
+    edit_entry(KV, ARCHITECTURE, value=b"\xff"),
+    base=vocabulary,
+    placed=False,
+)
+case(
+    "metadata.architecture",
+    "MetadataKvBin",
+    at_row(KV, ARCHITECTURE, "value_type", vocabulary),
+    edit_entry(KV, ARCHITECTURE, value=b"abcd", value_type=4, element_type=4),
+    base=vocabulary,
+    placed=False,
+)
+case(
+    "metadata.limit",
+    "MetadataKvBin",
+    "rows[0].value_offset",
+    one_key("unknown.block_count", 4, 4, u32((1 << 20) + 1)),
+    base=plain,
+    placed=False,
+    variant="layers",
+)
+case(
+    "metadata.limit",
+    "MetadataKvBin",
+    "rows[0].value_offset",
+    one_key("unknown.context_length", 10, 10, u64(1 << 53)),
+    base=plain,
+    placed=False,
+    variant="context",
+)
 
 # ---------------------------------------------------------------- tokenizer
 
@@ -349,29 +435,51 @@ def gbt(part: str, at: int, data: bytes) -> Change:
 
 case("tokenizer.header", "TokenizerBin", "", cut(GBT, 63), placed=False)
 case("tokenizer.magic", "TokenizerBin", "magic", set_header(GBT, magic=0x32544247))
-case("tokenizer.layout", "TokenizerBin", "vocab_size", append(GBT, b"x"), placed=False)
-case("tokenizer.layout", "TokenizerBin", "vocab_size", set_header(GBT, vocab_size=0xFFFFFFFF), base=everything)
+case("tokenizer.layout", "TokenizerBin", "vocab_size", append(GBT, b"x"), placed=False, variant="byte-more")
+case(
+    "tokenizer.layout",
+    "TokenizerBin",
+    "vocab_size",
+    set_header(GBT, vocab_size=0xFFFFFFFF),
+    base=everything,
+    variant="endless",
+)
 case(
     "tokenizer.eos",
     "TokenizerBin",
     "eos_token_id",
     steps(set_header(GBT, eos_token_id=-2), lambda p: p.manifest["tokenizer"].pop("eos_token_id")),
+    variant="below-none",
 )
 case(
     "tokenizer.eos",
     "TokenizerBin",
     "eos_token_id",
     steps(set_header(GBT, eos_token_id=272), lambda p: p.manifest["tokenizer"].update(eos_token_id=272)),
+    variant="beyond",
 )
-case("tokenizer.offsets", "TokenizerBin", "offsets[0]", gbt("offsets", 0, u32(1)))
-case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 8, u32(0xFFFF)), base=small, placed=False)
-case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 12, u32(3)), base=small)
-for ids in ((3, 1, 2), (0, -1, 2), (-2, -2, -2), (0, 1, 2**31 - 1)):
+case("tokenizer.offsets", "TokenizerBin", "offsets[0]", gbt("offsets", 0, u32(1)), variant="first")
+case(
+    "tokenizer.offsets",
+    "TokenizerBin",
+    "offsets[3]",
+    gbt("offsets", 8, u32(0xFFFF)),
+    base=small,
+    placed=False,
+    variant="falling",
+)
+case("tokenizer.offsets", "TokenizerBin", "offsets[3]", gbt("offsets", 12, u32(3)), base=small, variant="last")
+for what, ids in {
+    "beyond": (3, 1, 2),
+    "one-is-none": (0, -1, 2),
+    "below-none": (-2, -2, -2),
+    "largest": (0, 1, 2**31 - 1),
+}.items():
     packed = b"".join((x & 0xFFFFFFFF).to_bytes(4, "little") for x in ids)
-    case("tokenizer.triples", "TokenizerBin", "triples[0]", gbt("triples", 0, packed), base=small)
-for ids in ((1, 0, 2), (0, 0, 2), (0, 1, 1), (2, 1, 0)):
+    case("tokenizer.triples", "TokenizerBin", "triples[0]", gbt("triples", 0, packed), base=small, variant=what)
+for what, ids in {"swapped": (1, 0, 2), "left-twice": (0, 0, 2), "too-short": (0, 1, 1), "too-long": (2, 1, 0)}.items():
     packed = b"".join(x.to_bytes(4, "little") for x in ids)
-    case("tokenizer.merge_bytes", "TokenizerBin", "triples[0]", gbt("triples", 0, packed), base=small)
+    case("tokenizer.merge_bytes", "TokenizerBin", "triples[0]", gbt("triples", 0, packed), base=small, variant=what)
 case("tokenizer.padding", "TokenizerBin", "vocab_blob", gbt("vocab_blob", -1, b"\1"), base=small, placed=False)
 case("tokenizer.padding", "TokenizerBin", "triples", gbt("triples", -1, b"\1"), base=small, placed=False)
 case("tokenizer.special_count", "TokenizerBin", "n_special", set_header(GBT, n_special=273), placed=False)
@@ -380,9 +488,79 @@ case("tokenizer.merge_index", "TokenizerBin", "merge_ranks[1]", gbt("merge_ranks
 case("tokenizer.token_order", "TokenizerBin", "token_order[2]", gbt("token_order", 8, u32(272)))
 case("tokenizer.byte_tokens", "TokenizerBin", "byte_tokens[65]", gbt("byte_tokens", 4 * 65, u32(0)))
 case("tokenizer.special_tokens", "TokenizerBin", "special_tokens[0]", gbt("special_tokens", 0, u32(1)))
-case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 5, b"\xff"), base=small)
-case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 0, b"\0"), base=small)
-case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 6, b"\xc3"), base=small)
+case(
+    "tokenizer.template",
+    "TokenizerBin",
+    "chat_template",
+    gbt("chat_template", 5, b"\xff"),
+    base=small,
+    variant="byte-ff",
+)
+case("tokenizer.template", "TokenizerBin", "chat_template", gbt("chat_template", 0, b"\0"), base=small, variant="nul")
+case(
+    "tokenizer.template",
+    "TokenizerBin",
+    "chat_template",
+    gbt("chat_template", 6, b"\xc3"),
+    base=small,
+    variant="cut-short",
+)
+
+
+def without_key(key: str) -> Change:
+    """Drops a key; those after it move up."""
+
+    def change(pack: Parts) -> None:
+        gone = pack.rows(KV)[pack.find(KV, key)].position
+        rows = [(row, refs) for row, refs in pack.entries(KV) if row.position != gone]
+        for row, _ in rows:
+            row.position -= row.position > gone
+        pack.rebuild(KV, rows)
+
+    return change
+
+
+def more_types(pack: Parts) -> None:
+    """Types in the metadata, one more than there are tokens."""
+    entries = pack.entries(KV)
+    row = MetadataKvRowV1(value_type=9, element_type=5, count=4, position=len(entries))
+    entries.append((row, [TYPES.encode(), u32(1) * 4]))
+    pack.rebuild(KV, sorted(entries, key=lambda entry: entry[1][0]))
+
+
+case(
+    "tokenizer.metadata",
+    "MetadataKvBin",
+    "rows[0].flags",
+    one_key(TOKENS, 9, 8, u64(1) + b"a"),
+    base=plain,
+    placed=False,
+    variant="no-tokenizer",
+)
+case("tokenizer.metadata", "MetadataKvBin", "num_rows", without_key(TOKENS), base=small, placed=False)
+case(
+    "tokenizer.metadata",
+    "MetadataKvBin",
+    at_row(KV, TEMPLATE, "flags", small),
+    edit_entry(KV, TEMPLATE, value=b"{{ x }}", flags=0),
+    base=small,
+    placed=False,
+    variant="template-twice",
+)
+case(
+    "tokenizer.metadata",
+    "MetadataKvBin",
+    at_row(KV, TOKENS, "flags", small),
+    edit_entry(KV, TOKENS, value=u64(1) + b"a" + u64(1) + b"b" + u64(2) + b"ab", flags=0),
+    base=small,
+    placed=False,
+    variant="tokens-twice",
+)
+case("tokenizer.metadata", "MetadataKvBin", "", more_types, base=small, placed=False, variant="more-types")
+case("tokenizer.metadata", "TokenizerBin", "eos_token_id", edit_entry(KV, END, value=u32(0)), placed=False)
+case("tokenizer.metadata", "TokenizerBin", "token_types[0]", gbt("token_types", 0, b"\5"), base=small)
+case("tokenizer.metadata", "TokenizerBin", "n_merges", without_key(MERGES), base=small, placed=False)
+case("tokenizer.metadata", "TokenizerBin", "chat_template_bytes", without_key(TEMPLATE), base=small, placed=False)
 
 # ---------------------------------------------------------------- assets
 
@@ -407,20 +585,81 @@ def archive(files: Sequence[tuple[bytes, bytes]], *, extra: int = 0) -> Change:
     return change
 
 
-case("assets.data", "TokenizerAssets", "ofs_data", add(ASSETS, "len_data", 1), placed=False)
-case("assets.data", "TokenizerAssets", "ofs_data", add(ASSETS, "ofs_data", 64))
-case("assets.data", "TokenizerAssets", "ofs_data", append(ASSETS, b"x"), placed=False)
+case("assets.data", "TokenizerAssets", "ofs_data", add(ASSETS, "len_data", 1), placed=False, variant="len_data")
+case("assets.data", "TokenizerAssets", "ofs_data", add(ASSETS, "ofs_data", 64), variant="ofs_data")
+case("assets.data", "TokenizerAssets", "ofs_data", append(ASSETS, b"x"), placed=False, variant="byte-more")
 case("assets.alignment", "TokenizerAssets", "rows[1].offset", set_row(ASSETS, 1, offset=1))
-case("assets.name", "TokenizerAssets", "rows[0].name_length", archive([(b"", b"x")]), base=plain, placed=False)
-case("assets.name", "TokenizerAssets", "rows[0].name_length", archive([(b"a" * 256, b"x")]), base=plain, placed=False)
-case("assets.placement", "TokenizerAssets", "rows[2].offset", set_row(ASSETS, 2, offset=0))
-case("assets.placement", "TokenizerAssets", "rows[0].offset", set_row(ASSETS, 0, byte_size=1 << 40), placed=False)
+case(
+    "assets.name",
+    "TokenizerAssets",
+    "rows[0].name_length",
+    archive([(b"", b"x")]),
+    base=plain,
+    placed=False,
+    variant="empty",
+)
+case(
+    "assets.name",
+    "TokenizerAssets",
+    "rows[0].name_length",
+    archive([(b"a" * 256, b"x")]),
+    base=plain,
+    placed=False,
+    variant="256-bytes",
+)
+case("assets.placement", "TokenizerAssets", "rows[2].offset", set_row(ASSETS, 2, offset=0), variant="overlap")
+case(
+    "assets.placement",
+    "TokenizerAssets",
+    "rows[0].offset",
+    set_row(ASSETS, 0, byte_size=1 << 40),
+    placed=False,
+    variant="endless",
+)
 case("assets.placement", "TokenizerAssets", "len_data", archive([(b"a", b"x")], extra=64), base=plain, placed=False)
-case("assets.placement", "TokenizerAssets", "padding", lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data - 1, b"\1"))
-case("assets.placement", "TokenizerAssets", "padding", lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data + 63, b"\1"))
-for path in (b"a/b", b"/a", b"..", b".", b"a\\b", b"C:a", b"a\n", b"a\x00", b"\x7f"):
-    case("assets.path", "TokenizerAssets", "rows[0].name_offset", archive([(path, b"x")]), base=plain, placed=False)
-case("assets.gexec", "TokenizerAssets", "rows[0].offset", archive([(b"a", b"GEXC...")]), base=plain, placed=False)
+case(
+    "assets.placement",
+    "TokenizerAssets",
+    "padding",
+    lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data - 1, b"\1"),
+    variant="before-data",
+)
+case(
+    "assets.placement",
+    "TokenizerAssets",
+    "padding",
+    lambda p: p.poke(ASSETS, p.get(ASSETS).ofs_data + 63, b"\1"),
+    variant="between-files",
+)
+for what, path in {
+    "folder": b"a/b",
+    "root": b"/a",
+    "parent": b"..",
+    "dot": b".",
+    "backslash": b"a\\b",
+    "drive": b"C:a",
+    "line-feed": b"a\n",
+    "nul": b"a\x00",
+    "delete": b"\x7f",
+}.items():
+    case(
+        "assets.path",
+        "TokenizerAssets",
+        "rows[0].name_offset",
+        archive([(path, b"x")]),
+        base=plain,
+        placed=False,
+        variant=what,
+    )
+case(
+    "assets.gexec",
+    "TokenizerAssets",
+    "rows[0].offset",
+    archive([(b"a", b"GEXC...")]),
+    base=plain,
+    placed=False,
+    variant="first",
+)
 case(
     "assets.gexec",
     "TokenizerAssets",
@@ -428,4 +667,5 @@ case(
     archive([(b"a", b"x"), (b"b", b"GEXC")]),
     base=plain,
     placed=False,
+    variant="second",
 )

@@ -69,8 +69,8 @@ for new in (b"", b"b" * 65536):
         placed=False,
         published=not new,
     )
-case("tensor.type", *tensor(PLE, "ggml_type", 43))
-case("tensor.type", *tensor(ROPE, "ggml_type", 0xFFFFFFFF))
+case("tensor.type", *tensor(PLE, "ggml_type", 43), variant="43")
+case("tensor.type", *tensor(ROPE, "ggml_type", 0xFFFFFFFF), variant="largest")
 case("tensor.rank", *tensor(PLE, "n_dims", 9))
 case(
     "tensor.dims",
@@ -83,6 +83,7 @@ case(
     "TensorIndexBin",
     at_row(INDEX, PLE, "byte_size"),
     steps(set_row(INDEX, PLE, byte_size=339), totals(octets=-1), by_type("Q8_0", -1)),
+    variant="byte-less",
 )
 case(
     "tensor.byte_size",
@@ -90,12 +91,13 @@ case(
     at_row(INDEX, PLE, "byte_size"),
     steps(set_row(INDEX, PLE, dims=(63, 5, 1, 1, 1, 1, 1, 1)), totals(-5)),
     placed=False,
+    variant="half-a-block",
 )
-case("tensor.home", *tensor(FIRST, "home", 2))
-case("tensor.home", *tensor(PLE, "home", 99))
-case("tensor.role", *tensor(ROPE, "role", 5))
-case("tensor.role", *tensor(ROPE, "role", 1))
-case("tensor.role", *tensor(GATE, "role", 0))
+case("tensor.home", *tensor(FIRST, "home", 2), variant="table")
+case("tensor.home", *tensor(PLE, "home", 99), variant="unknown")
+case("tensor.role", *tensor(ROPE, "role", 5), variant="unknown")
+case("tensor.role", *tensor(ROPE, "role", 1), variant="dense")
+case("tensor.role", *tensor(GATE, "role", 0), variant="none")
 case("tensor.external", *tensor(ROPE, "flags", 1))
 case("tensor.code_planes", *tensor(PLE, "flags", 2))
 case(
@@ -116,19 +118,20 @@ case(
     placed=False,
 )
 for name in (ROPE, QUERY, PLE, NORM, GATE):
-    case("tensor.home_row", *tensor(name, "home_row", 77))
+    case("tensor.home_row", *tensor(name, "home_row", 77), variant=name)
 for name in (ROPE, QUERY, PLE, NORM, GATE):
-    case("tensor.home_row", "TensorIndexBin", at_row(INDEX, name, "offset"), elsewhere(name))
+    case("tensor.home_row", "TensorIndexBin", at_row(INDEX, name, "offset"), elsewhere(name), variant=name)
 case("tensor.bounds", *tensor(PLE, "offset", 1 << 40))
 case(
     "tensor.position",
     "TensorIndexBin",
     at_row(INDEX, EMBED, "position"),
     lambda p: p.set_row(INDEX, EMBED, position=p.rows(INDEX)[0].position),
+    variant="doubled",
 )
-case("tensor.position", *tensor(ROPE, "position", 1 << 20))
-case("tensor.totals", "TensorIndexBin", "parameter_count", add(INDEX, "parameter_count", 1))
-case("tensor.totals", "TensorIndexBin", "parameter_count", add(INDEX, "tensor_bytes", 1), placed=False)
+case("tensor.position", *tensor(ROPE, "position", 1 << 20), variant="beyond")
+case("tensor.totals", "TensorIndexBin", "parameter_count", add(INDEX, "parameter_count", 1), variant="elements")
+case("tensor.totals", "TensorIndexBin", "parameter_count", add(INDEX, "tensor_bytes", 1), placed=False, variant="bytes")
 case(
     "field.range",
     "ExpertLayoutBin",
@@ -151,8 +154,8 @@ def single(pack: Parts, **fields: int) -> None:
 
 case("single.header", "PleBlob", "", lambda p: p.add(PLE_BLOB, bytes(63), 1), base=vocabulary, placed=False)
 case("single.type", "PleBlob", "ggml_type", set_header(PLE_BLOB, ggml_type=43))
-case("single.byte_size", "PleBlob", "byte_size", set_header(PLE_BLOB, ne1=6), placed=False)
-case("single.byte_size", "PleBlob", "byte_size", set_header(PLE_BLOB, ne0=63), placed=False)
+case("single.byte_size", "PleBlob", "byte_size", set_header(PLE_BLOB, ne1=6), placed=False, variant="rows")
+case("single.byte_size", "PleBlob", "byte_size", set_header(PLE_BLOB, ne0=63), placed=False, variant="half-a-block")
 case("single.data_offset", "PleBlob", "data_offset", set_header(PLE_BLOB, data_offset=128))
 case("single.bounds", "PleBlob", "byte_size", append(PLE_BLOB, b"x"), placed=False)
 case("single.orphan", "PleBlob", "", single, base=vocabulary, placed=False)
@@ -166,15 +169,24 @@ def dense(name: str, **fields: int) -> tuple[str, Change]:
 
 
 D = "DenseIndexBin"
-case("dense.totals", D, "dense_pool_bytes", add(DENSE, "dense_pool_bytes", 1))
-case("dense.totals", D, "dense_pool_bytes", set_header(DENSE, dense_compacted_pool_bytes=1 << 30), placed=False)
+case("dense.totals", D, "dense_pool_bytes", add(DENSE, "dense_pool_bytes", 1), variant="whole")
+case(
+    "dense.totals",
+    D,
+    "dense_pool_bytes",
+    set_header(DENSE, dense_compacted_pool_bytes=1 << 30),
+    placed=False,
+    variant="compacted",
+)
 case("dense.type", D, at_row(DENSE, ROPE, "ggml_type"), set_row(DENSE, ROPE, pool_type=99), placed=False)
-case("dense.kind", D, *dense(ROPE, kind=1))
-case("dense.kind", D, *dense(ROPE, kind=99))
+case("dense.kind", D, *dense(ROPE, kind=1), variant="not-bf16")
+case("dense.kind", D, *dense(ROPE, kind=99), variant="unknown")
 case("dense.pool_bytes", D, *dense(ROPE, pool_bytes=16))
 case("dense.pool_alignment", D, *dense(ROPE, pool_offset=64))
-case("dense.skip", D, at_row(DENSE, QUERY, "byte_size"), set_row(DENSE, QUERY, offset=64), placed=False)
-case("dense.skip", D, *dense(QUERY, byte_size=1))
+case(
+    "dense.skip", D, at_row(DENSE, QUERY, "byte_size"), set_row(DENSE, QUERY, offset=64), placed=False, variant="offset"
+)
+case("dense.skip", D, *dense(QUERY, byte_size=1), variant="bytes")
 for column in ("code_bits", "code_bias", "group_elems", "codebook", "codes_bytes", "scales_bytes", "offset_bytes"):
     case(
         "dense.code_planes",
@@ -182,6 +194,7 @@ for column in ("code_bits", "code_bias", "group_elems", "codebook", "codes_bytes
         at_row(DENSE, ROPE, "code_bits"),
         set_row(DENSE, ROPE, **{column: 4}),
         placed=column == "code_bits",
+        variant=column,
     )
 # The three values of 12 bytes as codes of 8 bits and scales: 3 bytes and 9; 4 and 9 are too many.
 planes = {"flags": 2, "code_bits": 8, "group_elems": 1, "scales_bytes": 9}
@@ -220,13 +233,26 @@ case(
     N,
     "native_dense_arena_bytes",
     steps(add(NATIVE, "native_dense_arena_bytes", 256), append(ARENA, bytes(256))),
+    variant="both",
 )
-case("native.placement", N, "native_dense_arena_bytes", append(ARENA, bytes(256)), placed=False)
+case("native.placement", N, "native_dense_arena_bytes", append(ARENA, bytes(256)), placed=False, variant="blob")
 case("blob.padding", "DensePackBlob", "padding", poke(PACK, 761, b"\1"))
 case("blob.padding", "NativeDenseBlob", "padding", lambda p: p.poke(ARENA, len(p.section(ARENA).data) - 1, b"\1"))
-case("blob.padding", "MtpBlob", "padding", lambda p: p.poke(MTP, p.get(MTP).ofs_data - 1, b"\1"))
-case("blob.padding", "MtpBlob", "padding", lambda p: p.poke(MTP, p.get(MTP).ofs_data + 62, b"\1"))
-case("blob.padding", "MtpBlob", "padding", lambda p: p.poke(MTP, len(p.section(MTP).data) - 1, b"\1"))
+case("blob.padding", "MtpBlob", "padding", lambda p: p.poke(MTP, p.get(MTP).ofs_data - 1, b"\1"), variant="before-data")
+case(
+    "blob.padding",
+    "MtpBlob",
+    "padding",
+    lambda p: p.poke(MTP, p.get(MTP).ofs_data + 62, b"\1"),
+    variant="between-tensors",
+)
+case(
+    "blob.padding",
+    "MtpBlob",
+    "padding",
+    lambda p: p.poke(MTP, len(p.section(MTP).data) - 1, b"\1"),
+    variant="after-experts",
+)
 
 # ---------------------------------------------------------------- experts
 
@@ -252,16 +278,39 @@ def no_experts(pack: Parts) -> None:
     pack.manifest["experts"]["layer_count"] = 2
 
 
-case("expert.shard_table", E, "ofs_shards", set_header(LAYOUT, shard_row_size=88), placed=False)
-case("expert.shard_table", E, "ofs_shards", set_header(LAYOUT, num_shards=0xFFFFFFFF), placed=False)
-case("expert.shard_table", E, "ofs_shards", set_header(LAYOUT, ofs_shards=64))
+case("expert.shard_table", E, "ofs_shards", set_header(LAYOUT, shard_row_size=88), placed=False, variant="short-rows")
+case("expert.shard_table", E, "ofs_shards", set_header(LAYOUT, num_shards=0xFFFFFFFF), placed=False, variant="endless")
+case("expert.shard_table", E, "ofs_shards", set_header(LAYOUT, ofs_shards=64), variant="elsewhere")
 case("expert.count", E, "rows[1].n_expert", no_experts, base=small, placed=False)
 case("expert.type", E, "rows[0].gate_type", set_row(LAYOUT, 0, up_type=4), placed=False)
 case("expert.slice_bytes", E, "rows[0].gate_bytes", set_row(LAYOUT, 0, down_ne1=33), placed=False)
 case("expert.no_gate", E, "rows[0].flags", set_row(LAYOUT, 0, gate_ne0=1), base=small, placed=False)
-case("expert.placement", E, "rows[0].offset", set_row(LAYOUT, 0, down_offset=4096), placed=False)
-case("expert.placement", E, "rows[0].offset", set_row(LAYOUT, 0, stride=4096), base=external, placed=False)
-case("expert.placement", E, "rows[0].offset", set_row(LAYOUT, 0, gate_stride=1), base=external, placed=False)
+case(
+    "expert.placement",
+    E,
+    "rows[0].offset",
+    set_row(LAYOUT, 0, down_offset=4096),
+    placed=False,
+    variant="embedded-with-shard",
+)
+case(
+    "expert.placement",
+    E,
+    "rows[0].offset",
+    set_row(LAYOUT, 0, stride=4096),
+    base=external,
+    placed=False,
+    variant="external-with-stride",
+)
+case(
+    "expert.placement",
+    E,
+    "rows[0].offset",
+    set_row(LAYOUT, 0, gate_stride=1),
+    base=external,
+    placed=False,
+    variant="overlap",
+)
 case("expert.mode", E, "rows[0].flags", lambda p: p.add(BLOBS, b"", 6), base=external, placed=False)
 case("expert.blob_layout", "ExpertBlobs", "", append(BLOBS, bytes(4096)), placed=False)
 case(
@@ -277,8 +326,14 @@ case(
 case("expert.rows", E, "rows[1].up_type", set_row(LAYOUT, 1, up_type=20))
 case("expert.rows", E, "rows[1].up_offset", lambda p: p.set_row(LAYOUT, 1, up_offset=1 << 16), base=external)
 case("expert.rows", E, "rows[1].layer", set_row(LAYOUT, 1, layer=9))
-case("expert.padding", "ExpertBlobs", "padding", lambda p: p.poke(BLOBS, len(p.section(BLOBS).data) - 1, b"\1"))
-case("expert.padding", "ExpertBlobs", "padding", poke(BLOBS, 4095, b"\1"))
+case(
+    "expert.padding",
+    "ExpertBlobs",
+    "padding",
+    lambda p: p.poke(BLOBS, len(p.section(BLOBS).data) - 1, b"\1"),
+    variant="last",
+)
+case("expert.padding", "ExpertBlobs", "padding", poke(BLOBS, 4095, b"\1"), variant="first")
 case(
     "expert.total",
     E,
@@ -295,7 +350,7 @@ case(
     steps(shard(1, name_offset=0, name_length=0), cut(LAYOUT, SECOND_NAME), set_header(LAYOUT, len_heap=25), no_shards),
     base=external,
 )
-for at, octets in ((0, b"/"), (3, b"\\"), (1, b":"), (24, b"\n")):
+for what, at, octets in (("root", 0, b"/"), ("backslash", 3, b"\\"), ("drive", 1, b":"), ("line-feed", 24, b"\n")):
     case(
         "expert.shard_path",
         E,
@@ -303,9 +358,17 @@ for at, octets in ((0, b"/"), (3, b"\\"), (1, b":"), (24, b"\n")):
         steps(poke(LAYOUT, SECOND_NAME + at, octets), no_shards),
         base=external,
         placed=False,
+        variant=what,
     )
-case("expert.shard_header", E, "shards[0].header_size", shard(0, header_size=0), base=external)
-case("expert.shard_header", E, "shards[0].header_size", shard(0, header_size=(1 << 20) + 1), base=external)
+case("expert.shard_header", E, "shards[0].header_size", shard(0, header_size=0), base=external, variant="zero")
+case(
+    "expert.shard_header",
+    E,
+    "shards[0].header_size",
+    shard(0, header_size=(1 << 20) + 1),
+    base=external,
+    variant="beyond",
+)
 case("expert.shard_digest", E, "shards[0].sha256", steps(shard(0, flags=0), no_shards), base=external, placed=False)
 case(
     "expert.uncovered",
@@ -322,6 +385,7 @@ case(
     steps(lambda p: p.remove(LAYOUT), lambda p: p.manifest.pop("experts")),
     base=external,
     placed=False,
+    variant="no-layout",
 )
 
 # ---------------------------------------------------------------- draft layers
@@ -334,12 +398,19 @@ def draft(name: str, **fields: object) -> tuple[str, Callable[[Parts], None]]:
     return at_row(MTP, name, next(iter(fields))), lambda pack: pack.set_row(MTP, name, **fields)
 
 
-case("mtp.data", M, "ofs_data", add(MTP, "len_data", 1), placed=False)
-case("mtp.data", M, "ofs_data", append(MTP, b"x"), placed=False)
+case("mtp.data", M, "ofs_data", add(MTP, "len_data", 1), placed=False, variant="len_data")
+case("mtp.data", M, "ofs_data", append(MTP, b"x"), placed=False, variant="byte-more")
 case("mtp.type", M, *draft(NORM, ggml_type=4))
 case("mtp.role", M, *draft(NORM, role=9))
-case("mtp.shape", M, at_row(MTP, NORM, "byte_size"), set_row(MTP, NORM, n_dims=9), placed=False)
-case("mtp.shape", M, at_row(MTP, NORM, "byte_size"), set_row(MTP, NORM, dims=(30, *[1] * 7)), placed=False)
+case("mtp.shape", M, at_row(MTP, NORM, "byte_size"), set_row(MTP, NORM, n_dims=9), placed=False, variant="rank-9")
+case(
+    "mtp.shape",
+    M,
+    at_row(MTP, NORM, "byte_size"),
+    set_row(MTP, NORM, dims=(30, *[1] * 7)),
+    placed=False,
+    variant="half-a-block",
+)
 case("mtp.placement", M, at_row(MTP, NORM, "offset"), set_row(MTP, NORM, stride=4096), placed=False)
 case("mtp.bounds", M, *draft(PROJ, offset=1 << 30))
 case("mtp.layout", M, "len_data", steps(append(MTP, bytes(64)), add(MTP, "len_data", 64)))

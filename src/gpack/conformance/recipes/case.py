@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class Case:
         section, field: Where the report must place it.
         change: Made to a copy of the base pack.
         placed: The violation names a byte of the changed range.
+        variant: Tells cases of one rule at one place apart; part of the vector's id, so it never changes.
         published: It becomes a vector; the longest are for tests alone, for their bytes would weigh too much in git.
     """
 
@@ -37,7 +39,15 @@ class Case:
     change: Change
     base: Base
     placed: bool
+    variant: str = ""
     published: bool = True
+
+    @property
+    def id(self) -> str:
+        """Name of the vector: the rule and the place, rows without their numbers, for another row may come first."""
+        place = "" if self.section in ("directory", "") else self.section
+        field = re.sub(r"\[\d+\]", "", self.field).removeprefix("$").removeprefix(".")
+        return "/".join(part for part in (self.rule, ".".join(filter(None, (place, field))), self.variant) if part)
 
     def sealed(self) -> tuple[bytes, list[tuple[int, int]]]:
         """The broken file, and the byte ranges that were changed."""
@@ -46,7 +56,7 @@ class Case:
         return pack.seal(), pack.changed()
 
     def __str__(self) -> str:
-        return f"{self.rule}-{self.section}.{self.field}"
+        return self.id
 
 
 CASES: list[Case] = []
@@ -60,10 +70,18 @@ def case(
     *,
     base: Base = bases.everything,
     placed: bool = True,
+    variant: str = "",
     published: bool = True,
 ) -> None:
-    """Enters a case into the table; new ones come after the others of their rule, for ids are numbered."""
-    CASES.append(Case(rule, section, field, change, base, placed, published))
+    """Enters a case into the table. Its id is its own: where it stands in the table says nothing.
+
+    Raises:
+        ValueError: A published case has that id: give the new one a `variant`.
+    """
+    made = Case(rule, section, field, change, base, placed, variant, published)
+    if published and any(other.published and other.id == made.id for other in CASES):
+        raise ValueError(f"{made.id} stands twice: name a variant")
+    CASES.append(made)
 
 
 def steps(*changes: Change) -> Change:

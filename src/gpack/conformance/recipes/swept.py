@@ -43,17 +43,17 @@ def _in_row(kind: int, record: type[Record], name: str, value: object) -> Change
 
 
 def _sweep() -> None:
-    known = {(item.rule, item.section, item.field) for item in CASES}
+    known = {item.id for item in CASES}
     for kind, body in SECTIONS.items():
         section = c.SECTION_NAMES[kind]
         for rule, name, value in _faults(body.header) if body.header else ():
-            if (rule, section, name) not in known:
+            if f"{rule}/{section}.{name}" not in known:
                 case(rule, section, name, set_header(kind, **{name: value}))
         for table in body.tables:
             outside = table.record is ExpertShardRowV1
             for rule, name, value in _faults(table.record):
                 field = f"{table.id}[0].{name}"
-                if (rule, section, field) not in known:
+                if f"{rule}/{section}.{table.id}.{name}" not in known:
                     change = _in_row(kind, table.record, name, value)
                     base = bases.external if outside else bases.everything
                     case(rule, section, field, steps(change, no_shards) if outside else change, base=base)

@@ -14,7 +14,7 @@ from ..parts import ROWS, Parts
 from ..recipe import Recipe
 from . import bases
 from .case import Base, Change
-from .changes import PRIVATE, bound_header, entry, manifest, private
+from .changes import PRIVATE, bound_header, entry, manifest, private, raw, replaced
 
 K = SectionKind
 FILL = b"\xee"  # in fields that version 1 does not know
@@ -227,6 +227,25 @@ variant(
     "Another program wrote it.",
     bases.plain,
     manifest(lambda said: said.update(producer="another writer")),
+)
+# Canonical text by hand: RFC 8785's own samples of numbers (appendix B) and of the order of keys (3.2.3).
+NUMBERS = (
+    b"5e-324,-5e-324,1.7976931348623157e+308,9007199254740992,295147905179352830000,9.999999999999997e+22,1e+23,"
+    b"1.0000000000000001e+23,999999999999999700000,999999999999999900000,1e+21,9.999999999999997e-7,0.000001,"
+    b"333333333.3333332,333333333.33333325,333333333.33333343,-0.0000033333333333333333,1424953923781206.2,0.5,0,-1"
+)
+KEYS = rb'"\r":1,"1":2,' + '"\x80":3,"\xf6":4,"\u20ac":5,"\U0001f600":6,"\ufb33":7'.encode()
+variant(
+    "manifest-numbers",
+    "Extensions with fractions and exponents, as ECMAScript writes doubles.",
+    bases.plain,
+    raw(replaced(b"{", b'{"extensions":{"n":[' + NUMBERS + b"]},")),
+)
+variant(
+    "manifest-keys",
+    "Extensions whose keys are not ASCII, sorted by UTF-16 code units.",
+    bases.plain,
+    raw(replaced(b"{", b'{"extensions":{' + KEYS + b"},")),
 )
 variant(
     "manifest-escapes",
