@@ -34,21 +34,30 @@ def at_point(number: int, call: Callable[[], Any]) -> tuple[Any, bool]:
     return _interrupted(is_it, call)
 
 
-def in_function(number: int, point: int, call: Callable[[], Any], *, late: bool = False) -> tuple[Any, bool]:
-    """As `at_point`, in the function that is the `number`th to be entered, backends aside, at one of its own points.
-
-    Args:
-        late: Functions count from when the backend was last at work.
-    """
+def in_function(number: int, point: int, call: Callable[[], Any]) -> tuple[Any, bool]:
+    """As `at_point`, in the function that is the `number`th to be entered, backends aside, at one of its own points."""
     seen: dict[CodeType, int] = {}
 
     def is_it(code: CodeType) -> bool:
         if code.co_filename.startswith(_BACKENDS):
-            if late:
-                seen.clear()
             return False
         seen[code] = seen.get(code, -1) + 1
         return seen[code] == point and list(seen).index(code) == number
+
+    return _interrupted(is_it, call)
+
+
+def late(number: int, call: Callable[[], Any]) -> tuple[Any, bool]:
+    """As `at_point`, but points count from when the backend has run: where results are looked at and committed."""
+    count, has_run = -1, False
+
+    def is_it(code: CodeType) -> bool:
+        nonlocal count, has_run
+        if code.co_filename.startswith(_BACKENDS):
+            count, has_run = -1, has_run or code.co_name == "run"
+            return False
+        count += 1
+        return has_run and count == number
 
     return _interrupted(is_it, call)
 

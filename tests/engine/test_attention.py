@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpack.engine.backends.cpu.attention import AttentionMemory
 from gpack.engine.backends.cpu.cache import BlockLayout
 from gpack.engine.backends.cpu.step import PickBlock, Segment, StepBlock
 from gpack.engine.backends.cpu.store import Kernels
@@ -239,3 +240,13 @@ def expected_end(bed: Bed, text: Text, n: int) -> NDArray[np.float64]:
         weights = np.exp(k[:end, 0] @ text.q[end - 1, head].astype(np.float64) * bed.shape.head_dim**-0.5)
         made[row, head] = weights @ v[:end, 0] / weights.sum()
     return made.reshape(n, -1)
+
+
+def test_threads_of_different_sizes_share_no_memory() -> None:
+    """They go from the texts of one type of cache to those of the next without waiting for one another."""
+    memory, threads = AttentionMemory(3, 8), 3
+    sizes = [(16, 2), (32, 2), (16, 2), (64, 1), (32, 2)]
+    places = {memory.scratch(padded, group) for padded, group in sizes}
+    assert len({each for _, each in places}) == 3
+    ends = sorted((address, address + threads * each) for address, each in places)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))

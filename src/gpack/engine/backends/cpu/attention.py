@@ -56,7 +56,7 @@ class AttentionMemory:
         """For so many threads, and steps of at most so many rows."""
         self._threads, self._max_rows = threads, max_rows
         self._arrays: list[npt.NDArray[np.uint8]] = []  # all that steps know of
-        self._scratch: npt.NDArray[np.uint8] = aligned((0,), np.uint8)
+        self._scratch: dict[int, npt.NDArray[np.uint8]] = {}  # by the bytes of each thread
         self._finished: npt.NDArray[np.uint8] = aligned((0,), np.uint8)
 
     def scratch(self, padded: int, group: int) -> tuple[int, int]:
@@ -65,10 +65,10 @@ class AttentionMemory:
         lines = 4 * -(-rows // TILE_POSITIONS) * TILE_POSITIONS  # largest scores and weights, of parts and of all
         numbers = 3 * rows * padded + lines + PRODUCT_ROWS * BLOCK_POSITIONS + 2 * BLOCK_POSITIONS * padded
         each = -(-4 * numbers // 128) * 128
-        if self._scratch.nbytes < each * self._threads:
-            self._scratch = aligned((each * self._threads,), np.uint8)
-            self._arrays.append(self._scratch)
-        return int(self._scratch.ctypes.data), each
+        # Threads go from a type of cache to the next without waiting: where they have other sizes they share no memory.
+        if each not in self._scratch:
+            self._scratch[each] = aligned((each * self._threads,), np.uint8)
+        return int(self._scratch[each].ctypes.data), each
 
     def finished(self, n_head_kv: int) -> int:
         """Address of the counts of finished parts, which are 0 between steps."""
