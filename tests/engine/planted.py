@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpack.engine.backends.base import StepOutput
 from gpack.engine.backends.cpu.backend import CpuBackend
 from gpack.engine.engine import Engine
 from gpack.engine.state import states
@@ -77,12 +78,12 @@ def sums_by_threads(patch: pytest.MonkeyPatch) -> None:
     run = CpuBackend.run
 
     def cut(backend: CpuBackend, program: Any, step: Any) -> Any:
-        hidden, logits = run(backend, program, step)
+        hidden, logits, is_finite = run(backend, program, step)
         norms = np.zeros(len(step.wanted), np.float32)
         for part in np.array_split(np.arange(hidden.shape[1]), backend._team.threads):
             for row, number in enumerate(step.wanted):
                 norms[row] += np.float32(sum(hidden[number, part].tolist()))
-        return hidden, logits + norms[:, None]
+        return StepOutput(hidden, logits + norms[:, None], is_finite)
 
     patch.setattr(CpuBackend, "run", cut)
 

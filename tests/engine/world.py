@@ -234,7 +234,7 @@ class World:
         program = self.engine.lower(*sorted({segment.cache_type for segment in segments}))
         count = len(probes)
         step = Step(np.array([token for _, token in probes], np.int32), segments, np.arange(count, dtype=np.int32))
-        return rows_of(*backend.run(program, step))
+        return rows_of(*backend.run(program, step)[:2])
 
     def end(self) -> None:
         """All texts end; all memory is given back."""
