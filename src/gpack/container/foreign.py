@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from .structure import open_file, read_at
+from .structure import close_read, open_file, read_at
 
 _LOOKED_AT = 512
 _PART = re.compile(
@@ -44,7 +44,7 @@ def foreign(path: str | os.PathLike[str]) -> tuple[str, str | None] | None:
     try:
         start = read_at(descriptor, 0, min(size, _LOOKED_AT), path)
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
     name = os.path.basename(os.fspath(path))
     if part := _PART.fullmatch(name):
         whole = part["stem"]
