@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..container.manifest import parse_json
 from ..container.writer import GPackBuilder
 from ..convert.external import external_files
 from ..convert.plan import Plan
@@ -217,7 +218,7 @@ def container_recipe(recipe_id: str, doc: str, pack: bytes) -> WriterRecipe:
         entry = GPackSectionEntryV1.decode(pack, header.section_table_offset + index * GPackSectionEntryV1.SIZE)
         data = pack[entry.offset : entry.offset + entry.size]
         if entry.kind == SectionKind.MANIFEST_JSON:
-            manifest = {key: value for key, value in json.loads(data).items() if key not in _DERIVED}
+            manifest = {key: value for key, value in parse_json(data).items() if key not in _DERIVED}
             continue
         files[f"s{index}.bin"] = data
         sections.append(

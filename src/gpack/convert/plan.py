@@ -163,8 +163,12 @@ class Plan:
         return tokenizer
 
     def _add_reasons(self) -> None:
-        """Tells in the manifest why the model cannot be run, beside what the source tells."""
-        if not self.reasons:
+        """Tells in the manifest why the model cannot be run, beside what the source tells.
+
+        Of a model that lies in memory nothing is told: it was imported from nowhere, and another writer that is given
+        the same has to reach the same bytes.
+        """
+        if not self.reasons or not self.source.files:
             return
         extensions = self.manifest.setdefault("extensions", {})
         info = dict(extensions.get(IMPORT_EXTENSION, {}))
