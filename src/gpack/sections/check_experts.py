@@ -1,11 +1,10 @@
-"""Checks of ExpertLayoutBin, ExpertBlobs and MtpBlob."""
+"""Checks of ExpertLayoutBin, with its table of shards, and of ExpertBlobs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..generated.constants import (
-    CACHE_LINE,
     MAX_ROWS,
     PAGE,
     SECTION_NAMES,
@@ -15,16 +14,16 @@ from ..generated.constants import (
     ShardFlags,
     TensorFlags,
 )
-from ..generated.rules import align_up, check_expert_shard_row_v1
-from ..generated.structs import ExpertLayoutRowV1, ExpertShardRowV1, MtpRowV1
-from . import experts, mtp
+from ..generated.sections import SECTIONS
+from ..generated.structs import ExpertLayoutRowV1, ExpertShardRowV1
+from . import experts
 from .assets import is_file_name
 from .check_table import CheckedTable, bytes_inside, check_heap, check_table
 from .check_tensors import expect_row, held_by, missing_row
 from .context import Context
-from .placement import layer_of
 
-LAYOUT, BLOBS, MTP = SectionKind.EXPERT_LAYOUT_BIN, SectionKind.EXPERT_BLOBS, SectionKind.MTP_BLOB
+LAYOUT, BLOBS = SectionKind.EXPERT_LAYOUT_BIN, SectionKind.EXPERT_BLOBS
+_SHARDS = SECTIONS[LAYOUT].tables[1]
 COLUMNS = ("gate", "up", "down")
 
 
@@ -81,7 +80,7 @@ def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> 
     for index, shard in enumerate(shards):
         base = checked.base + header.ofs_shards + index * size
         prefix = f"shards[{index}]."
-        context.report.add_broken(check_expert_shard_row_v1(shard), shard, experts.SECTION, base=base, prefix=prefix)
+        context.report.add_broken(_SHARDS.check(shard), shard, experts.SECTION, base=base, prefix=prefix)
         name = checked.bytes_of(shard, "name").decode("utf-8", "backslashreplace")
         if name and not is_file_name(name):
             context.report.add("expert.shard_path", experts.SECTION, f"{prefix}name_offset", base, f"Found {name!r}.")
@@ -120,7 +119,7 @@ def _check_blobs(context: Context, checked: CheckedTable) -> None:
     context.check_items(BLOBS, sum(row.n_expert for row in checked.rows))
     if sound:
         for row in checked.rows:
-            _check_padding(
+            check_padding(
                 context,
                 "expert.padding",
                 BLOBS,
@@ -131,7 +130,7 @@ def _check_blobs(context: Context, checked: CheckedTable) -> None:
             )
 
 
-def _check_padding(context: Context, rule: str, kind: int, start: int, count: int, used: int, stride: int) -> None:
+def check_padding(context: Context, rule: str, kind: int, start: int, count: int, used: int, stride: int) -> None:
     """Zeros between the used bytes and the stride of each expert; one report per layer is enough."""
     context.report.check(rule)
     before = context.report.counts.get(rule, 0)
@@ -224,115 +223,3 @@ def _matrices(row: ExpertLayoutRowV1) -> list[tuple[str, dict[str, Any]]]:
         made.append((f"ffn_{name}_exps.weight", fields))
         at += length
     return made
-
-
-# ---------------------------------------------------------------- draft layers
-
-
-def check_mtp(context: Context) -> None:
-    """MtpBlob: rows, the canonical order of its bytes, and agreement with TensorIndexBin."""
-    loaded = context.load(MTP)
-    if loaded is None:
-        return
-    data, base = loaded
-    checked = check_table(MTP, data, base=base, report=context.report)
-    context.check_items(MTP, 1)
-    header = checked.header
-    if not checked.sound or header.ofs_data + header.len_data > len(data):
-        return
-    context.tables[MTP] = checked
-    context.check_zero("blob.padding", mtp.SECTION, base + header.ofs_heap + header.len_heap, base + header.ofs_data)
-    context.report.check("blob.padding", *(("mtp.bounds", "mtp.rows") if checked.rows else ()))
-    _check_mtp_bounds(checked)
-    if all(row.role in ExpertRole.NAMES for row in checked.rows):
-        _check_mtp_layout(context, checked)
-    _check_mtp_rows(context, checked)
-
-
-def _slices(row: MtpRowV1) -> tuple[int, int, int]:
-    """Number of runs, bytes of each, and distance between them."""
-    count = row.dims[2] if row.role else 1
-    return count, row.byte_size // max(count, 1), row.stride
-
-
-def _check_mtp_bounds(checked: CheckedTable) -> None:
-    for index, row in enumerate(checked.rows):
-        count, length, stride = _slices(row)
-        end = row.offset + max(count - 1, 0) * stride + length
-        if end > checked.header.len_data:
-            message = f"Bytes {row.offset} to {end}, the tensors have {checked.header.len_data}."
-            checked.fault("mtp.bounds", index, "offset", message)
-
-
-def _check_mtp_layout(context: Context, checked: CheckedTable) -> None:
-    header, report = checked.header, context.report
-    report.check("mtp.layout")
-    data_at = checked.base + header.ofs_data
-    end = 0
-    expert_rows: dict[int, list[int]] = {}
-    before = len(report.counts)
-    for index, row in enumerate(checked.rows):
-        if row.role:
-            expert_rows.setdefault(layer_of(checked.label(index)) or 0, []).append(index)
-            continue
-        start = align_up(end, CACHE_LINE)
-        if row.offset != start:
-            checked.fault("mtp.layout", index, "offset", f"Found {row.offset}, expected {start}.")
-        elif start <= header.len_data:
-            context.check_zero("blob.padding", mtp.SECTION, data_at + end, data_at + start)
-        end = start + row.byte_size
-    if expert_rows:
-        start = align_up(end, PAGE)
-        if start <= header.len_data:
-            context.check_zero("blob.padding", mtp.SECTION, data_at + end, data_at + start)
-        end = start
-    for _, indices in sorted(expert_rows.items()):
-        end = _check_mtp_layer(context, checked, indices, end, data_at)
-    if end != header.len_data and len(report.counts) == before:
-        checked.header_fault("mtp.layout", "len_data", f"The last tensor ends at {end} of {header.len_data}.")
-
-
-def _check_mtp_layer(context: Context, checked: CheckedTable, indices: list[int], end: int, data_at: int) -> int:
-    """One layer of draft experts, [gate | up | down] to a stride; returns where it ends."""
-    order = {ExpertRole.GATE: 0, ExpertRole.GATE_UP: 0, ExpertRole.UP: 1, ExpertRole.DOWN: 2}
-    at, count, used = end, 0, 0
-    for index in sorted(indices, key=lambda index: order.get(checked.rows[index].role, 3)):
-        row = checked.rows[index]
-        count, length, _ = _slices(row)
-        if row.offset != at:
-            checked.fault("mtp.layout", index, "offset", f"Found {row.offset}, expected {at}.")
-        at, used = at + length, used + length
-    stride = align_up(used, PAGE)
-    for index in indices:
-        if checked.rows[index].stride != stride:
-            checked.fault("mtp.layout", index, "stride", f"Found {checked.rows[index].stride}, expected {stride}.")
-    if end + count * stride <= checked.header.len_data:
-        _check_padding(context, "blob.padding", MTP, data_at + end, count, used, stride)
-    return end + count * stride
-
-
-def _check_mtp_rows(context: Context, checked: CheckedTable) -> None:
-    if SectionKind.TENSOR_INDEX_BIN not in context.tables:
-        return
-    owned = held_by(context, MTP)
-    for index, row in enumerate(checked.rows):
-        name = checked.label(index)
-        if name not in owned:
-            checked.fault("mtp.rows", index, "name_offset", f"TensorIndexBin has no {name!r} in MtpBlob.")
-            continue
-        expect_row(
-            context,
-            name,
-            {
-                "ggml_type": row.ggml_type,
-                "n_dims": row.n_dims,
-                "dims": row.dims,
-                "role": row.role,
-                "home_row": index,
-                "byte_size": row.byte_size,
-                "offset": checked.header.ofs_data + row.offset,
-            },
-        )
-    known = set(map(checked.label, range(len(checked.rows))))
-    for name in sorted(owned.keys() - known):
-        missing_row(context, name)

@@ -17,11 +17,14 @@ from ..container.structure import MANIFEST, Structure, close_read, open_file, re
 from ..errors import FormatError, PathError
 from ..generated.constants import MAX_MANIFEST, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
-from .check_experts import check_experts, check_mtp
+from .check_dense import check_dense
+from .check_experts import check_experts
 from .check_metadata import check_assets, check_metadata, check_tokenizer
+from .check_mtp import check_mtp
 from .check_shards import ShardCheck, check_shards
+from .check_single import check_singles
 from .check_summary import check_summary
-from .check_tensors import check_dense, check_singles, check_tensor_index
+from .check_tensors import check_tensor_index
 from .context import Context
 from .shards import folder_of
 
