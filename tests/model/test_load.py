@@ -129,6 +129,7 @@ NOT_LOOKED_AT = {
     "expert.padding",
     "assets.placement",
     "tokenizer.merge_bytes",
+    "tokenizer.metadata",
     "tokenizer.merge_index",
     "tokenizer.byte_tokens",
     "tokenizer.special_tokens",
