@@ -209,12 +209,12 @@ def test_vectors_and_recipes_as_files(tmp_path: Path, capsys: Output) -> None:
     recipe = json.loads((tmp_path / "r" / "container" / "plain" / "RECIPE.json").read_text())
     assert (recipe["id"], recipe["profile"]) == ("container/plain", "free")
     assert (tmp_path / "r" / "container" / "plain" / recipe["sections"][0]["file"]).is_file()
-    assert "10 recipes in" in capsys.readouterr().out
+    assert "12 recipes in" in capsys.readouterr().out
 
 
 def test_check(tmp_path: Path, capsys: Output) -> None:
     main(["vectors", "--out", str(tmp_path), "--only", "invalid/header.magic/header.magic", "--only", "valid/plain"])
-    bad, good = str(tmp_path / "invalid" / "header.magic.gpack"), str(tmp_path / "valid" / "plain.gpack")
+    bad, good = str(tmp_path / "invalid" / "header.magic" / "header.magic.gpack"), str(tmp_path / "valid" / "plain.gpack")
     capsys.readouterr()
     assert main(["check", bad]) == 1
     assert "header.magic" in capsys.readouterr().out
