@@ -334,6 +334,8 @@ def test_oracle_models(name: str) -> None:
         try:
             made, wanted = compared(model, ids, VARIANTS[0], "f32", "F32")
         except UnsupportedError as error:
+            if error.code != "engine.architecture":
+                raise
             pytest.skip(f"not run yet: {error.message}")
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * wanted.std())
 
