@@ -214,7 +214,8 @@ def test_vectors_and_recipes_as_files(tmp_path: Path, capsys: Output) -> None:
 
 def test_check(tmp_path: Path, capsys: Output) -> None:
     main(["vectors", "--out", str(tmp_path), "--only", "invalid/header.magic/header.magic", "--only", "valid/plain"])
-    bad, good = str(tmp_path / "invalid" / "header.magic" / "header.magic.gpack"), str(tmp_path / "valid" / "plain.gpack")
+    bad = str(tmp_path / "invalid" / "header.magic" / "header.magic.gpack")
+    good = str(tmp_path / "valid" / "plain.gpack")
     capsys.readouterr()
     assert main(["check", bad]) == 1
     assert "header.magic" in capsys.readouterr().out
