@@ -32,7 +32,8 @@ def disable(rule: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """
     changed = []
     for function, tree in _functions():
-        mutant = _Without(rule).visit(copy.deepcopy(tree))
+        constants = {name for name, value in function.__globals__.items() if isinstance(value, str) and value == rule}
+        mutant = _Without(rule, constants).visit(copy.deepcopy(tree))
         if mutant.changed:
             monkeypatch.setattr(function, "__code__", _code_of(mutant))
             changed.append(function.__qualname__)
@@ -40,8 +41,8 @@ def disable(rule: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class _Without(ast.NodeTransformer):
-    def __init__(self, rule: str) -> None:
-        self._rule = rule
+    def __init__(self, rule: str, constants: set[str]) -> None:
+        self._rule, self._constants = rule, constants
         self._changed = False
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -84,7 +85,12 @@ class _Without(ast.NodeTransformer):
         return any(self._names(argument) for argument in node.value.args)
 
     def _names(self, node: ast.AST) -> bool:
-        return any(isinstance(item, ast.Constant) and item.value == self._rule for item in ast.walk(node))
+        """Whether the rule stands in an expression, as itself or by the name of a module's constant."""
+        return any(
+            (isinstance(item, ast.Constant) and item.value == self._rule)
+            or (isinstance(item, ast.Name) and item.id in self._constants)
+            for item in ast.walk(node)
+        )
 
 
 @cache

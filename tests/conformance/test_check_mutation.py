@@ -10,6 +10,7 @@ from mutants import disable
 
 from gpack.conformance import Vector, check, misjudged, vectors
 from gpack.conformance.judging import expected_failures
+from gpack.errors import InternalError
 from gpack.generated.rules import RULES
 
 SHOWING: dict[str, list[Vector]] = {rule: [] for rule in RULES}
@@ -28,7 +29,10 @@ def test_a_missing_rule_is_missed(rule: str, tmp_path: Path, monkeypatch: pytest
     assert showing
     assert disable(rule, monkeypatch)
     for vector in showing:
-        report = check(vector.write(tmp_path))
+        try:
+            report = check(vector.write(tmp_path))
+        except InternalError:  # what the rule keeps away upsets the check, which says so
+            continue
         assert rule not in {result.rule for result in report.failed}, vector.id
         complaint = misjudged(vector, report)
         assert complaint is not None

@@ -14,7 +14,9 @@ class JsonFaultError(ValueError):
     """JSON that is not what it may be."""
 
 
-def parse_object(data: bytes, *, max_bytes: int, max_depth: int, plain: bool) -> dict[str, Any]:
+def parse_object(
+    data: bytes, *, max_bytes: int, max_depth: int, plain: bool, as_written: bool = False
+) -> dict[str, Any]:
     """The object that the JSON text is.
 
     Args:
@@ -22,6 +24,7 @@ def parse_object(data: bytes, *, max_bytes: int, max_depth: int, plain: bool) ->
         max_depth: The deepest nesting.
         plain: Refuse what JSON itself lacks (NaN, Infinity), and numbers that are too long or too large for a double;
             a whole number below 2^53 is an `int` however it is written, any other a `float`.
+        as_written: Then what has a fraction or an exponent is a `float`, whole or not.
 
     Raises:
         ValueError: No UTF-8, no JSON, not an object, a doubled key, too long or nested too deeply.
@@ -30,9 +33,10 @@ def parse_object(data: bytes, *, max_bytes: int, max_depth: int, plain: bool) ->
         raise JsonFaultError(f"it has {len(data)} bytes, and may have {max_bytes}")
     text = data.decode("utf-8")
     _check_depth(text, max_depth)
-    strictness: dict[str, Any] = (
-        {"parse_constant": _refuse_constant, "parse_int": _number, "parse_float": _number} if plain else {}
-    )
+    strictness: dict[str, Any] = {}
+    if plain:
+        fraction = _fraction if as_written else _number
+        strictness = {"parse_constant": _refuse_constant, "parse_int": _number, "parse_float": fraction}
     value = json.loads(text, object_pairs_hook=_unique, **strictness)
     if not isinstance(value, dict):
         raise JsonFaultError(f"it is a {type(value).__name__}, not an object")
@@ -80,9 +84,14 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _number(text: str) -> int | float:
     """A number as JSON's numbers are meant, a double."""
+    value = _fraction(text)
+    return int(value) if value.is_integer() and abs(value) <= MAX_NUMBER else value
+
+
+def _fraction(text: str) -> float:
     if len(text) > MAX_NUMBER_LENGTH:
         raise JsonFaultError(f"the number {text[:20]}... has more than {MAX_NUMBER_LENGTH} characters")
     value = float(text)
     if not math.isfinite(value):
         raise JsonFaultError(f"the number {text} is too large")
-    return int(value) if value.is_integer() and abs(value) <= MAX_NUMBER else value
+    return value

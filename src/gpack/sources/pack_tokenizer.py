@@ -109,7 +109,9 @@ def _check_merges(path: Path, data: bytes) -> None:
 
 def _check_types(path: Path, data: bytes, size: int | None) -> None:
     try:
-        types = parse_object(b'{"types":' + data + b"}", max_bytes=MAX_FILE, max_depth=2, plain=True)["types"]
+        types = parse_object(b'{"types":' + data + b"}", max_bytes=MAX_FILE, max_depth=2, plain=True, as_written=True)[
+            "types"
+        ]
     except (ValueError, KeyError) as error:
         raise FormatError("it is no list of numbers", code=CODE, path=path) from error
     if not isinstance(types, list) or not all(type(entry) is int and 0 <= entry < 256 for entry in types):

@@ -120,7 +120,7 @@ def header_size(file: SourceFile) -> int:
 
 def _parse(file: SourceFile, data: bytes) -> dict[str, Any]:
     try:
-        return parse_object(data, max_bytes=SAFETENSORS_MAX_HEADER, max_depth=MAX_DEPTH, plain=True)
+        return parse_object(data, max_bytes=SAFETENSORS_MAX_HEADER, max_depth=MAX_DEPTH, plain=True, as_written=True)
     except ValueError as error:
         doubled = "stands twice" in str(error)
         raise FormatError(
