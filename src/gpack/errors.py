@@ -130,6 +130,7 @@ CODES = {
     "engine.batch": "a step has no rows, or more than the engine's batch",
     "engine.budget": "the states of all texts do not fit into the memory that they may take",
     "engine.position": "a chunk does not begin where its text ends, or a text cannot go back to a position",
+    "engine.open": "a chunk that is to be accepted is no longer open",
     "engine.sequence": "the text is closed, belongs to another engine, or is in the step already",
     "engine.token": "the vocabulary has no token of that number",
     "engine.prompt": "the prompt is empty, or neither text nor token ids nor messages",

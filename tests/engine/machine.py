@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,6 +110,29 @@ class EngineMachine(RuleBasedStateMachine):
         if mirror.room:
             chunk = Chunk(mirror.text, [seed % N_TOKENS], ("last", "all", "none")[seed % 3])
             self.world.step([(mirror, chunk)])
+
+    def open(self, _who: int, seed: int, amount: int) -> None:
+        """Chunks stay open, some beside others that do not; what else happens may make them void."""
+        chunks = self.world.chunks(seed, 4, FEW)
+        which = np.random.default_rng(amount).random(len(chunks)) < 0.8
+        made = zip(chunks, which.tolist(), strict=True)
+        self.world.step([(mirror, replace(chunk, open=is_open)) for (mirror, chunk), is_open in made])
+
+    def accept(self, _who: int, seed: int, amount: int) -> None:
+        self.world.accept(np.random.default_rng((seed, amount)), lambda call: (call(), False))
+
+    def accept_some(self, who: int, seed: int, amount: int) -> None:
+        """At once, and sometimes interrupted."""
+        self.open(who, seed, amount)
+        draws = np.random.default_rng((seed, amount))
+        if amount % 3:
+            self.world.accept(draws, lambda call: (call(), False))
+            return
+        kind, number = int(draws.integers(2)), int(draws.integers(1 << 20))
+        if kind:
+            self.world.accept(draws, lambda call: self._counted(interrupts.at_point(number % 120, call)))
+        else:
+            self.world.accept(draws, lambda call: self._counted(interrupts.late(number % 20, call)))
 
     def new(self, who: int, _seed: int, _amount: int) -> None:
         self.world.new(CACHE_TYPES[who % 3])
@@ -257,6 +280,9 @@ ACTIONS: dict[str, Callable[[EngineMachine, int, int, int], None]] = {
         EngineMachine.together,
         EngineMachine.prompt,
         EngineMachine.token,
+        EngineMachine.open,
+        EngineMachine.accept,
+        EngineMachine.accept_some,
         EngineMachine.new,
         EngineMachine.fork,
         EngineMachine.truncate,

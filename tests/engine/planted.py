@@ -14,6 +14,7 @@ from gpack.engine.backends.cpu.backend import CpuBackend
 from gpack.engine.engine import Engine
 from gpack.engine.state import states
 from gpack.engine.state.pool import Pool
+from gpack.engine.state.sequence import OpenChunk
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -73,6 +74,16 @@ def begins_with_what_another_text_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_layout_step", dirty)
 
 
+def keeps_the_state_after_refused_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Recurrent layers stay where the whole chunk brought them."""
+    patch.setattr(CpuBackend, "replay", lambda *_: None)
+
+
+def accepts_what_a_later_step_wrote_over(patch: pytest.MonkeyPatch) -> None:
+    """A chunk stays open, whatever happens to its text."""
+    patch.setattr(OpenChunk, "is_void", False)
+
+
 def sums_by_threads(patch: pytest.MonkeyPatch) -> None:
     """A sum is cut into as many parts as there are threads, and the parts are added."""
     run = CpuBackend.run
@@ -95,5 +106,7 @@ FAULTS: tuple[Fault, ...] = (
     forgets_what_is_shared,
     writes_recurrent_states_in_place,
     begins_with_what_another_text_left,
+    keeps_the_state_after_refused_tokens,
+    accepts_what_a_later_step_wrote_over,
     sums_by_threads,
 )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 from tiny_models import TinyModel, tiny
 
@@ -151,7 +152,7 @@ def test_planted_faults_are_found(
         setting.alone.forget()
         try:
             run(setting, counts, number, steps=30)
-        except (AssertionError, BaseExceptionGroup):
+        except (AssertionError, BaseExceptionGroup, Flaky):  # Flaky: found once, and not in the same way again
             record_property(f"state machine, {fault.__name__}", f"found within {counts.actions.total()} steps")
             return
         finally:

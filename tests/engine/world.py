@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gpack.engine.backends.base import BLOCK, Segment, Step
 from gpack.engine.engine import Chunk, Engine, Outcome, StepResult
-from gpack.engine.state.sequence import Checkpoint
+from gpack.engine.state.sequence import Checkpoint, OpenChunk
 from gpack.engine.state.sequence import Sequence as Text
-from gpack.errors import GpackError
+from gpack.errors import GpackError, UsageError
 
 from .alone import Alone, Row, is_same, rows_of
 
@@ -33,6 +34,7 @@ class Mirror:
     cache_type: str
     tokens: list[int] = field(default_factory=list)
     checkpoints: list[tuple[Checkpoint, list[int]]] = field(default_factory=list)
+    opened: OpenChunk | None = None
 
     @property
     def room(self) -> int:
@@ -115,12 +117,17 @@ class World:
         """Notes what was committed, and compares what came of it."""
         for (mirror, chunk), outcome in zip(chunks, result, strict=True):
             if outcome.error is None:
-                mirror.tokens += chunk.tokens
-                self._compare(mirror, chunk, outcome)
+                tokens = [*mirror.tokens, *chunk.tokens]
+                if chunk.open:
+                    assert outcome.opened is not None, "a chunk was to stay open"
+                    mirror.opened = outcome.opened
+                else:
+                    mirror.tokens = tokens
+                self._compare(mirror, tokens, chunk, outcome)
 
-    def _compare(self, mirror: Mirror, chunk: Chunk, outcome: Outcome) -> None:
+    def _compare(self, mirror: Mirror, tokens: list[int], chunk: Chunk, outcome: Outcome) -> None:
         count = len(chunk.tokens)
-        expected = self.alone.rows(mirror.tokens, mirror.cache_type, len(mirror.tokens) - count)
+        expected = self.alone.rows(tokens, mirror.cache_type, len(tokens) - count)
         n_logits = {"last": 1, "all": count, "none": 0}[chunk.logits]
         assert outcome.hidden is not None, "there are no hidden states"
         assert (len(outcome.hidden), len(outcome.logits)) == (count, n_logits), "there are more rows, or fewer"
@@ -128,6 +135,30 @@ class World:
             assert is_same(made, wanted), "hidden states are not those that the text has alone"
         for made, (_, wanted) in zip(outcome.logits, expected[count - n_logits :], strict=True):
             assert is_same(made, wanted), "logits are not those that the text has alone"
+
+    def accept(self, draws: np.random.Generator, run: Callable[[Callable[[], Any]], tuple[Any, bool]]) -> None:
+        """Some tokens of all open chunks count; those of chunks that are void cannot."""
+        mirrors = [mirror for mirror in self.texts if mirror.opened is not None]
+        for mirror in [mirror for mirror in mirrors if mirror.opened is not None and mirror.opened.is_void]:
+            mirrors.remove(mirror)
+            assert mirror.opened is not None
+            with pytest.raises(UsageError) as caught:
+                self.engine.accept([(mirror.opened, 1)])
+            assert caught.value.code == "engine.open"
+            mirror.opened = None
+        counts = []
+        for mirror in mirrors:
+            assert mirror.opened is not None
+            counts.append((mirror, mirror.opened, int(draws.integers(0, len(mirror.opened.tokens) + 1))))
+            mirror.opened = None
+        _, was_interrupted = run(lambda: self.engine.accept([(opened, count) for _, opened, count in counts]))
+        moved = {mirror.text.position != len(mirror.tokens) for mirror, _, count in counts if count}
+        assert len(moved) < 2, "some chunks of an interrupted call were accepted, others not"
+        if moved == {True}:
+            for mirror, opened, count in counts:
+                mirror.tokens += opened.tokens[:count]
+        else:
+            assert was_interrupted or not moved, "nothing was accepted"
 
     def interrupted(
         self, chunks: Sequence[tuple[Mirror, Chunk]], run: Callable[[Callable[[], Any]], tuple[Any, bool]]

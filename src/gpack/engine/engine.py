@@ -25,9 +25,11 @@ from ..model.load import LoadedModel
 from .backends import Compute, make_backend
 from .backends.base import Segment, Step
 from .finite import is_finite
-from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_TOKENS, count_option
+from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_OPEN, MOST_TOKENS, count_option
 from .prepared import prepare
+from .replay import Replay
 from .state.pool import Block, Pool
+from .state.sequence import OpenChunk
 from .state.sequence import Sequence as Text
 from .state.states import Layouts, TextState, group_states
 
@@ -44,12 +46,14 @@ class Chunk:
         tokens: One or more.
         logits: Of which tokens logits are wanted.
         position: Of the first token; it must be the text's own. None: whatever that is.
+        open: Nothing is committed yet; `Engine.accept` says how many of the tokens are. At most 64.
     """
 
     sequence: Text
     tokens: Sequence[int]
     logits: Wanted = "last"
     position: int | None = None
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,14 @@ class Outcome:
     Attributes:
         logits: [wanted tokens, n_vocab]; a part of the step's.
         hidden: [tokens, n_embd], the hidden states after the last norm; None unless the step was asked for them.
-        error: Why the text failed, which is then as it was before; None where its tokens are committed.
+        error: Why the text failed, which is then as it was before; None where its tokens are committed, or open.
+        opened: The chunk, where it is open.
     """
 
     logits: npt.NDArray[Any]
     hidden: npt.NDArray[Any] | None
     error: GpackError | None
+    opened: OpenChunk | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,8 @@ class _Plan:
     tokens: list[int]
     state: TextState | None = None  # with room for the tokens
     after: Block | None = None
+    kept: Block | None = None
+    opened: OpenChunk | None = None
     error: GpackError | None = None
     n_logits: int = 0
     first_row: int = 0
@@ -169,6 +177,7 @@ class Engine:
             self.pool = Pool(self.backend, budget)
             self._body, self._head = self._prepared.graphs
             self._groups = group_states(self._body.states)
+            self._replay = Replay(self.backend, self._body, self._groups)
             if check_weights is not False:
                 self.check_weights(everything=bool(check_weights))
         except BaseException:
@@ -254,6 +263,22 @@ class Engine:
             self._make_room(plans)
             return self._run(plans, hidden, copy)
 
+    def accept(self, counts: Sequence[tuple[OpenChunk, int]]) -> None:
+        """Commits the first tokens of open chunks, and ends these: all, or none.
+
+        The texts are then what they would be had a step had so many tokens, bit for bit; no layer runs again.
+
+        Args:
+            counts: Chunks of different texts, and how many of their tokens count; there may be none.
+
+        Raises:
+            UsageError: `engine.open`: a chunk can no longer be accepted; `usage`: it does not have so many tokens.
+            KeyboardInterrupt: The caller was interrupted; texts are at their last commit, their chunks void.
+        """
+        with self._stepping:
+            self._open()
+            self._commit_states(self._replay.accepted(counts))
+
     def _check(self, chunks: Sequence[Chunk]) -> list[_Plan]:
         self._open()
         plans, rows, wanted, seen = [], 0, 0, set()
@@ -272,6 +297,9 @@ class Engine:
                     field="position",
                 )
             tokens = check_tokens(chunk.tokens, self.n_vocab)
+            if chunk.open and len(tokens) > MOST_OPEN:
+                what = f"a chunk that stays open has at most {MOST_OPEN} tokens, not {len(tokens)}"
+                raise UsageError(what, code="engine.batch", field="open")
             check_room(text.position, len(tokens), text.n_ctx)
             if chunk.logits not in ("last", "all", "none"):
                 raise UsageError(f"logits is {chunk.logits!r}", code="usage", field="logits", hint="last, all or none")
@@ -291,7 +319,10 @@ class Engine:
     def _make_room(self, plans: list[_Plan]) -> None:
         for plan in plans:
             text = plan.chunk.sequence
+            text.opened = None  # the step may write where its rows are
             try:
+                if plan.chunk.open:
+                    plan.kept = self._replay.room(self.pool, len(plan.tokens), text.writer)
                 plan.state, plan.after = text.state.with_room(self.pool, len(plan.tokens), text.writer)
             except UsageError as error:
                 plan.error = error.with_traceback(None)  # whose frames would keep the other texts' memory
@@ -315,7 +346,14 @@ class Engine:
         if not finite:
             for plan in running:
                 self._check_finite(plan, states, logits)
-        self._commit([plan for plan in running if plan.error is None])
+        well = [plan for plan in running if plan.error is None]
+        self._commit([plan for plan in well if not plan.chunk.open])
+        for plan in well:
+            if plan.chunk.open and plan.state is not None:
+                text = plan.chunk.sequence
+                text.opened = plan.opened = OpenChunk(
+                    text, tuple(plan.tokens), text.state, plan.state, plan.after, plan.kept
+                )
         outcomes = tuple([self._outcome(plan, logits, states if wants_hidden else None) for plan in plans])
         return StepResult(logits, outcomes)
 
@@ -332,7 +370,8 @@ class Engine:
             read = 0 if state.recurrent is None else state.recurrent.id
             tables = tuple(table.ids for table in state.tables)
             write = 0 if plan.after is None else plan.after.id
-            segments.append(Segment(row, count, state.position, text.cache_type, tables, read, write))
+            keep = 0 if plan.kept is None else plan.kept.id
+            segments.append(Segment(row, count, state.position, text.cache_type, tables, read, write, keep))
             row += count
             wanted += range(row - plan.n_logits, row)
             places += range(plan.first_logits, plan.first_logits + plan.n_logits)
@@ -389,6 +428,10 @@ class Engine:
                 plan.chunk.sequence.note(plan.tokens)
                 state = plan.state.advanced(len(plan.tokens), plan.after)
                 commits.append((plan.chunk.sequence, state))
+        self._commit_states(commits)
+
+    @staticmethod
+    def _commit_states(commits: list[tuple[Text, TextState]]) -> None:
         interrupt: BaseException | None = None
         while True:
             try:
@@ -404,7 +447,7 @@ class Engine:
         rows = None
         if states is not None and plan.state is not None:
             rows = states[plan.first_row : plan.first_row + len(plan.tokens)].copy()
-        return Outcome(logits[plan.first_logits : plan.first_logits + plan.n_logits], rows, plan.error)
+        return Outcome(logits[plan.first_logits : plan.first_logits + plan.n_logits], rows, plan.error, plan.opened)
 
     # ------------------------------------------------------------ end
 

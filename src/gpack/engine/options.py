@@ -8,6 +8,7 @@ from ..errors import UsageError
 
 DEFAULT_CONTEXT = 4096  # positions, where the model was trained on more and nothing else is asked for
 DEFAULT_BATCH = 512
+MOST_OPEN = 64  # tokens of a chunk that stays open
 MOST_TOKENS = 1 << 48  # memory ends long before that
 
 

@@ -75,6 +75,7 @@ class Segment:
             blocks fell out of the window, 0. They hold memory for the new positions too.
         read, write: Ids of the recurrent states before these rows and after them. The states that a text begins with
             are zeros, and `read` is 0; both are 0 where there are none.
+        keep: Id of memory that gets what recurrent states depend on of each row, for `Backend.replay`; 0: none does.
     """
 
     first_row: int
@@ -84,6 +85,7 @@ class Segment:
     tables: tuple[npt.NDArray[np.int64], ...]
     read: int = 0
     write: int = 0
+    keep: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ class Backend(Protocol):
     def recurrent_layout(self, states: Sequence[StateId]) -> Layout:
         """The layout of the recurrent states of a text."""
 
+    def kept_layout(self, body: Graph, rows: int) -> Layout:
+        """The layout of what `replay` needs of so many rows of a graph."""
+
     def allocate(self, layout: Layout) -> Memory:
         """Memory, with anything in it.
 
@@ -163,6 +168,22 @@ class Backend(Protocol):
 
         Raises:
             KeyboardInterrupt: The caller was interrupted. Positions that are not committed may hold anything.
+        """
+
+    def lower_replay(self, body: Graph, groups: StateGroups) -> Any:
+        """Makes a program of a graph's recurrent operations alone.
+
+        Raises:
+            UnsupportedError: As `lower`.
+        """
+
+    def replay(self, program: Any, segments: Sequence[Segment]) -> None:
+        """Brings recurrent states from `read` to `write` by the first `count` rows that a step kept in `keep`.
+
+        They get the bits that a step of these rows gives them. Rows of the segments follow each other.
+
+        Raises:
+            KeyboardInterrupt: The caller was interrupted; what was to be written may be anything.
         """
 
     def suspects(self, weights: Sequence[Matrix | Experts]) -> list[Matrix | Experts]:

@@ -35,6 +35,11 @@ class Graph:
         lines = [str(operation) for operation in self.operations]
         return "\n".join([*lines, f"results: {', '.join(map(str, self.results))}"])
 
+    @property
+    def recurrences(self) -> list[Operation]:
+        """The operations that change a recurrent state, in order."""
+        return [operation for operation in self.operations if operation.kept()]
+
     def embed(self, matrix: Matrix) -> Value:
         """The rows of the step's tokens."""
         return self._note(op.Embed(self._value(matrix.n_in), matrix))

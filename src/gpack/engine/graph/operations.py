@@ -41,6 +41,13 @@ class Operation:
             elif isinstance(given, Value | Routing):
                 yield given
 
+    def kept(self) -> tuple[Part, ...]:
+        """What of its inputs brings its recurrent state from row to row; nothing where it has none.
+
+        Run again on these alone, the rest being anything, it changes the state as it did.
+        """
+        return ()
+
     def attributes(self) -> dict[str, Any]:
         """All fields that are neither read nor made."""
         values = (Value, Routing, Part)
@@ -207,6 +214,10 @@ class CausalConvolution(ValueOperation):
     taps: int
     state: StateId
 
+    def kept(self) -> tuple[Part, ...]:
+        """The inputs."""
+        return (Part.of(self.x),)
+
 
 @dataclass(frozen=True)
 class DeltaRule(ValueOperation):
@@ -232,3 +243,7 @@ class DeltaRule(ValueOperation):
     n_head_k: int
     epsilon: float
     state: StateId
+
+    def kept(self) -> tuple[Part, ...]:
+        """Keys, values, and what decay and β are made of; no state depends on queries."""
+        return (self.k, self.v, Part.of(self.alpha), Part.of(self.beta))

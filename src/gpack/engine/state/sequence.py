@@ -9,7 +9,35 @@ from dataclasses import dataclass
 from typing import Self
 
 from ...errors import UsageError
+from .pool import Block
 from .states import Layouts, TextState
+
+
+@dataclass(frozen=True, eq=False)
+class OpenChunk:
+    """Tokens whose rows were computed and do not count yet: `Engine.accept` says how many of them do.
+
+    It is void once its text changes in another way, or is in another step.
+
+    Attributes:
+        sequence: The text.
+        tokens: All of them.
+        before: The text's state, which counts as long as nothing was accepted.
+        state: The same with room for the tokens.
+        after, kept: Recurrent states after all tokens, and what these depend on of each; None where there are none.
+    """
+
+    sequence: Sequence
+    tokens: tuple[int, ...]
+    before: TextState
+    state: TextState
+    after: Block | None
+    kept: Block | None
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it can no longer be accepted."""
+        return self.sequence.opened is not self or self.sequence.state is not self.before
 
 
 @dataclass(frozen=True)
@@ -38,6 +66,7 @@ class Sequence:
         n_ctx: Most tokens of the text.
         cache_type: How its keys and values are kept.
         owner: The engine.
+        opened: What the last step computed for the text and left open.
     """
 
     def __init__(self, owner: object, layouts: Layouts, *, n_ctx: int, cache_type: str) -> None:
@@ -47,6 +76,7 @@ class Sequence:
         # those before the state's position count.
         self._content = TextState.empty(layouts), array("i")
         self._closed = False
+        self.opened: OpenChunk | None = None
         self.writer = object()  # by which blocks know the text that may write to them
         self._lock = threading.Lock()  # between marking blocks as shared and cutting the text
 
@@ -182,6 +212,7 @@ class Sequence:
     def close(self) -> None:
         """Gives back the text's memory; a second call does nothing."""
         self._closed = True
+        self.opened = None
         with self._lock:
             self._content = TextState.empty(self.state.layouts), array("i")
 

@@ -14,12 +14,12 @@ from ....machine import usable_cores
 from ...graph import weights as graph
 from ...graph.graph import Graph
 from ...graph.states import KeyValues, StateId
-from ...options import count_option
+from ...options import MOST_OPEN, count_option
 from .. import base
 from ..base import Layout, Memory, StateGroups, Step, StepOutput
 from .attention import AttentionMemory
 from .buffers import aligned
-from .cache import BlockLayout
+from .cache import BlockLayout, KeptLayout
 from .finite import suspects
 from .lowering import Lowering, Shared, StatePlaces, state_layout
 from .step import PickBlock, Segment, StepBlock
@@ -53,6 +53,18 @@ class CpuProgram:
     hidden: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
     more: npt.NDArray[np.float32]
+
+
+@dataclass
+class ReplayProgram:
+    """The recurrent operations of a graph as a program.
+
+    Attributes:
+        step: What kernels read of the kept rows.
+    """
+
+    program: Program
+    step: StepBlock
 
 
 class CpuBackend:
@@ -89,6 +101,10 @@ class CpuBackend:
         """The recurrent states of a text."""
         return state_layout(states)
 
+    def kept_layout(self, body: Graph, rows: int) -> Layout:
+        """Rows of float32."""
+        return KeptLayout.of(body, rows)
+
     def allocate(self, layout: Layout) -> Memory:
         """Memory at an address."""
         array = aligned((layout.nbytes,), np.uint8)
@@ -121,6 +137,31 @@ class CpuBackend:
             lowering.outer[body.results[0]] = hidden
             made += lowering.lower(head)
         return CpuProgram(whole, more, step, picked, tokens, hidden.array, made[0].array, made[1].array)
+
+    def lower_replay(self, body: Graph, groups: StateGroups) -> ReplayProgram:
+        """The same kernels as those of a step, over rows that are brought back."""
+        rows = MOST_OPEN
+        step, program = StepBlock(rows, n_groups=0, n_sets=1), Program(self._kernels)
+        places = StatePlaces(groups, (), state_layout(groups.recurrent))
+        memory = AttentionMemory(self._team.threads, rows)
+        work = self._workspace(step.words, rows)
+        Lowering(program, work, step, aligned((rows,), np.int32), self._shared, places, memory).replay(body)
+        return ReplayProgram(program, step)
+
+    def replay(self, program: ReplayProgram, segments: Sequence[base.Segment]) -> None:
+        """One run of the threads for as many rows as there are buffers for."""
+        waiting = [item for item in segments if item.count]
+        while waiting:
+            batch: list[Segment] = []
+            rows = 0
+            while waiting and rows + waiting[0].count <= program.step.max_rows:
+                item = waiting.pop(0)
+                states = (item.read, item.write)
+                batch.append(Segment(rows, item.count, 0, item.cache_type, (), states, item.keep))
+                rows += item.count
+            batch.sort(key=lambda segment: segment.cache_type)
+            program.step.fill(batch)
+            self._team.run(program.program)
 
     def _block_layout(self, states: Sequence[StateId], cache_type: str) -> BlockLayout:
         kinds = [state.kind for state in states if isinstance(state.kind, KeyValues)]
@@ -184,4 +225,4 @@ def _segment(given: base.Segment) -> Segment:
     """A segment as kernels have it: addresses instead of arrays."""
     tables = tuple([table.ctypes.data for table in given.tables])
     states = (given.read, given.write) if given.write else ()
-    return Segment(given.first_row, given.count, given.position, given.cache_type, tables, states)
+    return Segment(given.first_row, given.count, given.position, given.cache_type, tables, states, given.keep)

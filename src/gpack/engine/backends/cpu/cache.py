@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ....errors import UsageError
+from ...graph.graph import Graph
 from .layout import BLOCK_POSITIONS, CACHE_TYPES, STATE_COLUMNS
 
 # Bytes of one number, and the multiple that heads are padded to; Q8_0 adds a 16-bit scale to each 32.
@@ -115,6 +116,30 @@ class StateLayout:
             made.append(replace(layer, window=end, matrices=matrices))
             end = matrices + 4 * layer.n_head * layer.d_key * columns
         return cls(tuple(made), end)
+
+
+@dataclass(frozen=True)
+class KeptLayout:
+    """What is kept of rows so that recurrent states can be brought to any of them: float32, row by row.
+
+    Attributes:
+        row_bytes: Of a row: what each recurrent operation of the graph needs of it, one after the other.
+        rows: How many there is room for.
+    """
+
+    row_bytes: int
+    rows: int
+
+    @classmethod
+    def of(cls, graph: Graph, rows: int = 1) -> KeptLayout:
+        """The layout for so many rows of a graph."""
+        widths = [part.width for operation in graph.recurrences for part in operation.kept()]
+        return cls(4 * sum(widths), rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, a multiple of 64."""
+        return _lines(self.rows * self.row_bytes)
 
 
 def _lines(nbytes: int) -> int:

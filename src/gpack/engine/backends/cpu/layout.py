@@ -146,7 +146,7 @@ STEP_SLOT_BYTES = 7  # of these, for a part of one row
 STEP_TYPES = 8  # four words for each of CACHE_TYPES: first segment, the one after the last, first row, after the last
 STEP_WORDS = 32
 # Words of a segment. After them come the addresses of its block tables, one a group, and then, for each set of
-# recurrent layers, the address of the state to read and of that to write.
+# recurrent layers, the address of the state to read and of that to write; last, where its rows are kept.
 SEGMENT_ROW, SEGMENT_COUNT, SEGMENT_POSITION, SEGMENT_SLOT, SEGMENT_TABLES = range(5)
 # Words of the head program's state block: the number of rows, and the address of their numbers, int32.
 PICK_ROWS, PICK_LIST = 0, 1

@@ -26,7 +26,7 @@ from ..base import StateGroups
 from . import matmul
 from .attention import AttentionMemory, HeadOptions, Place, attention, float_bits
 from .buffers import Activations, aligned
-from .cache import BlockLayout, RecurrentLayer, StateLayout
+from .cache import BlockLayout, KeptLayout, RecurrentLayer, StateLayout
 from .matrices import Experts, Matrix
 from .paging import ExpertPager
 from .recurrent import Gates, convolution, delta_rule
@@ -186,12 +186,13 @@ class Lowering:
                 self._last_use[value] = number
         for result in traced.results:
             self._last_use[result] = len(operations)
-        skip = False
+        skip, kept, kept_row = False, 0, KeptLayout.of(traced).row_bytes
         for number, operation in enumerate(operations):
             if skip:
                 skip = False
                 continue
             self._number = number
+            kept = self.keep(operation, kept, kept_row)
             following = operations[number + 1] if number + 1 < len(operations) else None
             first = len(self.program)
             target = self._sum_target(operation, following)
@@ -212,6 +213,34 @@ class Lowering:
             at = self.shared.not_finite.ctypes.data
             self._kernel("check_finite", buffer.address, 4 * buffer.width, buffer.width, at)
         return found
+
+    def keep(self, operation: op.Operation, kept: int, kept_row: int, kernel: str = "keep_rows") -> int:
+        """Adds the steps that put aside what a recurrent state depends on, or bring it back; returns where they end.
+
+        Args:
+            kept: Bytes of a kept row that earlier operations have.
+            kept_row: Bytes of a kept row.
+            kernel: `keep_rows` or `take_rows`.
+        """
+        for part in operation.kept():
+            place = self._place(part, owned=False)
+            self._kernel(kernel, *place, part.width, self.step.keep_word, kept, kept_row)
+            if kernel == "keep_rows":
+                self.program.join(len(self.program) - 1)  # what follows reads the rows too, and nothing that was kept
+            kept += 4 * part.width
+        return kept
+
+    def replay(self, traced: Graph) -> None:
+        """Adds the recurrent operations of a graph alone, over kept rows; what they give is nobody's."""
+        kept, kept_row = 0, KeptLayout.of(traced).row_bytes
+        for operation in traced.recurrences:
+            inputs = [value for value in dict.fromkeys(operation.inputs()) if isinstance(value, Value)]
+            for value in inputs:
+                self._buffers[value] = self._take(value)
+            kept = self.keep(operation, kept, kept_row, "take_rows")
+            self._emit(operation)
+            for value in [value for value in (*inputs, operation.output) if isinstance(value, Value)]:
+                self._free.setdefault((value.width, value.per_token), []).append(self._buffers.pop(value))
 
     def _emit(self, operation: op.Operation) -> None:
         method = _METHODS.get(type(operation))

@@ -43,6 +43,7 @@ class Segment(NamedTuple):
         tables: For each group of layers the address of the text's block table: int64 addresses of blocks by
             position // 64. What fell out of a window may be 0.
         states: For each set of recurrent layers the address of the state that is read, then of that which is written.
+        keep: Address of memory that gets what recurrent states depend on of each row; 0: none does.
     """
 
     first_row: int
@@ -51,6 +52,7 @@ class Segment(NamedTuple):
     cache_type: str
     tables: tuple[int, ...]
     states: tuple[int, ...] = ()
+    keep: int = 0
 
 
 class StepBlock:
@@ -68,7 +70,7 @@ class StepBlock:
         self.words: npt.NDArray[np.int64] = aligned((STEP_WORDS,), np.int64)
         self._positions: npt.NDArray[np.int64] = aligned((max_rows,), np.int64)
         self._segment_of: npt.NDArray[np.int32] = aligned((max_rows,), np.int32)
-        n_words = SEGMENT_TABLES + n_groups + 2 * n_sets
+        n_words = SEGMENT_TABLES + n_groups + 2 * n_sets + 1
         self._segments: npt.NDArray[np.int64] = aligned((max_rows, n_words), np.int64)
         self._parts: npt.NDArray[np.uint8] = aligned((0,), np.uint8)
         self._single = ""  # the type of cache where the words are those of a step of one row; "" where they are not
@@ -89,6 +91,11 @@ class StepBlock:
     def state_word(self, number: int) -> int:
         """The word of a segment that has the address of a recurrent state to read; after it is that to write."""
         return SEGMENT_TABLES + self.n_groups + 2 * number
+
+    @property
+    def keep_word(self) -> int:
+        """The word of a segment that has the address where its rows are kept, the last one."""
+        return SEGMENT_TABLES + self.n_groups + 2 * self.n_sets
 
     def need_parts(self, nbytes: int) -> None:
         """Says that the results of a part of one row take so many bytes in some layer."""
@@ -112,8 +119,8 @@ class StepBlock:
             segments = sorted(segments, key=_order)
         words, row_words, slots, n_rows = [0] * (4 * len(CACHE_TYPES)), [], 0, 0
         last_type = -1
-        for number, (first, count, position, cache_type, tables, states) in enumerate(segments):
-            row_words.append((first, count, position, slots, *tables, *states))
+        for number, (first, count, position, cache_type, tables, states, keep) in enumerate(segments):
+            row_words.append((first, count, position, slots, *tables, *states, keep))
             n_rows += count
             if count <= SPLIT_ROWS:
                 slots += ((position + count - 1) // PART_POSITIONS + 1) * count
@@ -145,7 +152,7 @@ class StepBlock:
         position = segment.first_position
         self._make_parts(position // PART_POSITIONS + 1)
         self._positions[0] = position
-        self._segments[0] = (0, 1, position, 0, *segment.tables, *segment.states)
+        self._segments[0] = (0, 1, position, 0, *segment.tables, *segment.states, segment.keep)
 
     def _make_parts(self, slots: int) -> None:
         needed = slots * int(self.words[STEP_SLOT_BYTES])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from ...graph.graph import Graph
 from ...graph.states import StateId
 from ...graph.weights import Experts, Matrix, PagedExperts
 from .. import Compute
-from ..base import Memory, StateGroups, Step, StepOutput
+from ..base import Memory, Segment, StateGroups, Step, StepOutput
 from ..cpu.kernels import BLOCK_TYPES
 from .operations import OPERATIONS, Run
 from .rounding import check_cache_type
-from .states import ArrayLayout, States
+from .states import ArrayLayout, KeptLayout, States
 from .weights import DenseWeights
 
 _MOST_ROWS = 512
@@ -79,6 +79,10 @@ class ReferenceBackend:
         """The layout of the recurrent states of a text."""
         return ArrayLayout.of(states)
 
+    def kept_layout(self, body: Graph, rows: int) -> KeptLayout:
+        """Rows of float64."""
+        return KeptLayout.of(body, rows)
+
     def allocate(self, layout: Any) -> Memory:
         """Memory of zeros.
 
@@ -116,6 +120,18 @@ class ReferenceBackend:
             if len(step.wanted):
                 logits = Run(step, states, self._weights, hidden[step.wanted]).compute(program.head)
         return StepOutput(hidden, logits, bool(np.isfinite(hidden).all() and np.isfinite(logits).all()))
+
+    def lower_replay(self, body: Graph, groups: StateGroups) -> tuple[Graph, StateGroups]:
+        """Nothing has to be made."""
+        return body, groups
+
+    def replay(self, program: tuple[Graph, StateGroups], segments: Sequence[Segment]) -> None:
+        """The same operations over the rows that were kept."""
+        body, groups = program
+        for segment in segments:
+            if segment.count:
+                step = Step(np.zeros(segment.count, np.int32), [replace(segment, first_row=0)], np.zeros(0, np.int32))
+                Run(step, States(groups, self.round_caches), self._weights).replay(body)
 
     def suspects(self, weights: Sequence[Matrix | Experts]) -> list[Matrix | Experts]:
         """Those of some weights that hold values that are not finite, and those that are not mapped."""

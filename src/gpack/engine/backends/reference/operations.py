@@ -21,7 +21,7 @@ from ...graph.states import Convolution
 from ...graph.values import Part, Routing, Value
 from ..base import Segment, Step
 from .arrays import Array
-from .states import States
+from .states import KeptLayout, States
 from .weights import DenseWeights
 
 _LEAST_SUM = 2.0**-14  # of the chosen experts' probabilities, when they are divided by it
@@ -53,7 +53,9 @@ class Run:
 
     def compute(self, graph: Graph) -> Array:
         """All operations in order; gives the graph's only result, [rows, width]."""
+        kept = 0
         for operation in graph.operations:
+            kept = self._keep(graph, operation, kept)
             made = OPERATIONS[type(operation)](self, operation)
             if isinstance(operation.output, Routing):
                 self.choices[operation.output.number] = made
@@ -61,6 +63,32 @@ class Run:
                 self.values[operation.output.number] = made
         (result,) = graph.results
         return self.values[result.number][:, 0]
+
+    def replay(self, graph: Graph) -> None:
+        """The recurrent operations alone, over kept rows; what else they read is zeros."""
+        rows, kept = sum(segment.count for segment, _ in self.segments()), 0
+        for operation in graph.recurrences:
+            for value in operation.inputs():
+                if isinstance(value, Value):
+                    self.values[value.number] = np.zeros((rows, value.per_token, value.width))
+            for part in operation.kept():
+                for segment, of_segment in self.segments():
+                    stored = KeptLayout.of(graph, segment.count).array(segment.keep)
+                    columns = self.value(part.value)[of_segment, 0, part.first : part.first + part.width]
+                    columns[...] = stored[:, kept : kept + part.width]
+                kept += part.width
+            OPERATIONS[type(operation)](self, operation)
+
+    def _keep(self, graph: Graph, operation: op.Operation, kept: int) -> int:
+        """Puts aside what a recurrent state depends on, from column `kept` of the kept rows on; returns the next."""
+        for part in operation.kept():
+            for segment, rows in self.segments():
+                if segment.keep:
+                    stored = KeptLayout.of(graph, segment.count).array(segment.keep)
+                    columns = self.value(part.value)[rows, 0, part.first : part.first + part.width]
+                    stored[:, kept : kept + part.width] = columns
+            kept += part.width
+        return kept
 
     def value(self, value: Value) -> Array:
         """[rows, per_token, width]."""

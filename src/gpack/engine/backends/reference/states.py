@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....errors import UnsupportedError
+from ...graph.graph import Graph
 from ...graph.states import Convolution, DeltaMatrices, KeyValues, StateId
 from ..base import BLOCK, Segment, StateGroups
 from .arrays import Array
@@ -59,6 +60,34 @@ class ArrayLayout:
             if known == state:
                 return found
         raise KeyError(state)
+
+
+@dataclass(frozen=True)
+class KeptLayout:
+    """Rows that are kept of an open chunk, [rows, width]: what each recurrent operation needs, side by side."""
+
+    rows: int
+    width: int
+
+    @classmethod
+    def of(cls, graph: Graph, rows: int) -> KeptLayout:
+        """The layout for so many rows of a graph."""
+        return cls(rows, sum(part.width for operation in graph.recurrences for part in operation.kept()))
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return self.rows * self.width
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return _ITEM * self.count
+
+    def array(self, address: int) -> Array:
+        """The rows in memory of this layout."""
+        memory = np.ctypeslib.as_array((ctypes.c_double * self.count).from_address(address))
+        return memory.reshape(self.rows, self.width)
 
 
 def _shapes(state: StateId) -> tuple[tuple[int, ...], ...]:

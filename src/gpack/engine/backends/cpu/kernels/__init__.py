@@ -43,6 +43,7 @@ MODULES: dict[str, str] = {
     **dict.fromkeys(("attention_f32", "attention_f16", "attention_q8_0"), "attention"),
     **dict.fromkeys(("heads_f32", "heads_f16", "heads_q8_0"), "heads"),
     **dict.fromkeys(("conv_silu", "delta_rule"), "recurrent"),
+    **dict.fromkeys(("keep_rows", "take_rows"), "kept"),
     **dict.fromkeys(
         (
             "rms_norm",
