@@ -48,6 +48,8 @@ class Session:
         self.rule, self.n_vocab, self.n_ctx = rule, n_vocab, n_ctx
         self.tokens: list[int] = []
         self.decoded: list[list[int]] = []  # of each call
+        self.proposed: list[list[int]] = []  # of each call
+        self.accepted: list[int] = []
         self.closed = 0
         self.before: Callable[[], object] = lambda: None  # happens at the start of each call
 
@@ -61,10 +63,25 @@ class Session:
         self.before()
         self.tokens += ids
         self.decoded.append(list(ids))
+        return self._logits(self.tokens)
+
+    def _logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         logits = np.full(self.n_vocab, -np.inf, np.float32)
-        for token, probability in self.rule(self.tokens).items():
+        for token, probability in self.rule(tokens).items():
             logits[token] = math.log(probability)
         return logits
+
+    def propose(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        assert self.closed == 0
+        assert 0 < len(ids) <= self.n_ctx - self.position
+        self.before()
+        self.proposed.append(list(ids))
+        return np.stack([self._logits([*self.tokens, *ids[: count + 1]]) for count in range(len(ids))])
+
+    def accept(self, count: int) -> None:
+        assert 0 < count <= len(self.proposed[-1])
+        self.accepted.append(count)
+        self.tokens += self.proposed[-1][:count]
 
     def rewind(self, position: int) -> int:
         assert 0 <= position <= self.position

@@ -342,6 +342,32 @@ def test_statistics(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_drafts_change_no_text_and_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "to be or not to be or not to be or not to be or not"
+    texts = []
+    for draft in ("off", "4", "auto"):
+        made = loaded(monkeypatch, tmp_path, script(ids_of(said)))
+        assert run("-p", "Hi", "--draft", draft, "--stats") == 0
+        out, told = capsys.readouterr()
+        texts.append(out)
+        assert ("drafts (ngram) in" in told) == bool(made.sessions[0].proposed)
+        if draft == "4":
+            assert "right by place 100% 100% 100% 100%" in told
+            assert run("-p", "Hi", "--draft", draft, "--json") == 0
+            stats = json.loads(capsys.readouterr().out)["statistics"]["drafts"]
+            assert stats["by"] == "ngram"
+            assert stats["accepted"][0] == stats["tried"][0] == stats["windows"] > 0
+    assert texts == [said + "\n"] * 3
+
+
+@pytest.mark.parametrize("draft", ["32", "-1", "on", "1.5", ""])
+def test_drafts_that_make_no_sense(model: Model, capsys: pytest.CaptureFixture[str], draft: str) -> None:
+    assert run("-p", "Hi", f"--draft={draft}") == 2
+    assert "not auto, off, or a number up to 31" in capsys.readouterr().err
+
+
 def test_what_would_command_a_terminal_is_written_out() -> None:
     assert speaking.harmless("a\x1b[2Jb\x07\x9b\x7f") == "a\\x1b[2Jb\\x07\\x9b\\x7f"
     assert speaking.harmless("line\r\nnext\tcolumn") == "line\nnext\tcolumn"

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gpack.errors import FormatError, UsageError
-from gpack.generate.sampling import GREEDY, Sampler, Sampling, largest, logprobs
+from gpack.generate import sampling
+from gpack.generate.sampling import GREEDY, Sampler, Sampling, draw, largest, logprobs
 
 OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 # Token 3 is the most probable, then 0, 4, 1, 2.
@@ -23,9 +24,9 @@ def logits_of(probabilities: list[float]) -> Any:
     return np.log(np.array(probabilities)).astype(np.float32)
 
 
-def drawn(sampling: Sampling, logits: Any, count: int = DRAWS) -> Counter[int]:
-    sampler = Sampler(sampling)
-    return Counter(sampler.sample(logits) for _ in range(count))
+def drawn(how: Sampling, logits: Any, count: int = DRAWS) -> Counter[int]:
+    sampler = Sampler(how)
+    return Counter(sampler.sample(logits, position) for position in range(count))
 
 
 def close(counts: Counter[int], expected: dict[int, float]) -> bool:
@@ -102,12 +103,12 @@ def slow(sampling: Sampling, logits: Any, draw: float) -> set[int]:
 def test_the_same_as_a_slow_sampler(size: int, options: dict[str, Any]) -> None:
     random = np.random.default_rng(size)
     sampling = Sampling(seed=11, **options)
-    sampler, draws = Sampler(sampling), np.random.Generator(np.random.PCG64(11))
+    sampler = Sampler(sampling)
     for turn in range(4):
         logits = (random.normal(size=size) * (1 + 3 * turn)).astype(np.float32)
         if turn % 2 == 0:
             logits = np.round(logits)  # many are equal
-        assert sampler.sample(logits) in slow(sampling, logits, float(draws.random()))
+        assert sampler.sample(logits, turn) in slow(sampling, logits, draw(11, turn))
 
 
 def test_greedy_takes_the_largest_and_of_equals_the_first() -> None:
@@ -167,7 +168,7 @@ def test_penalties_count_for_draws_too() -> None:
     logits = logits_of([0.5, 0.5])
     counts: Counter[int] = Counter()
     sampler = Sampler(Sampling(**OFF, presence_penalty=math.log(3), seed=1), [0])
-    counts.update(sampler.sample(logits) for _ in range(DRAWS))
+    counts.update(sampler.sample(logits, position) for position in range(DRAWS))
     assert close(counts, {0: 0.25, 1: 0.75})
 
 
@@ -184,10 +185,35 @@ def test_penalties_at_the_edge_of_float32() -> None:
 
 def test_the_same_seed_gives_the_same_tokens() -> None:
     logits = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-    runs = [[sampler.sample(logits) for _ in range(50)] for sampler in (Sampler(Sampling(seed=5)) for _ in range(2))]
+    samplers = (Sampler(Sampling(seed=5)), Sampler(Sampling(seed=5)))
+    runs = [[sampler.sample(logits, position) for position in range(50)] for sampler in samplers]
     assert runs[0] == runs[1]
     other = Sampler(Sampling(seed=6))
-    assert [other.sample(logits) for _ in range(50)] != runs[0]
+    assert [other.sample(logits, position) for position in range(50)] != runs[0]
+
+
+def test_a_draw_depends_on_seed_and_position_alone() -> None:
+    logits = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    there, back = Sampler(Sampling(seed=5)), Sampler(Sampling(seed=5))
+    forward = [there.sample(logits, position) for position in range(20)]
+    assert [back.sample(logits, position) for position in reversed(range(20))] == forward[::-1]
+    # A text's own position is the number of its tokens, those of the prompt among them.
+    own = Sampler(Sampling(seed=5), [1, 2, 3])
+    assert own.sample(logits) == own.sample(logits) == forward[3]
+    own.accept(forward[3])
+    assert own.sample(logits) == forward[4]
+
+
+def test_draws_are_those_of_split_mix() -> None:
+    # What the generator gives from the seed 1234567, as published with it in many languages.
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    step = 0x9E3779B97F4A7C15
+    assert [sampling._mixed(1234567 + step * count) for count in range(1, 5)] == published
+    numbers = [draw(seed, position) for seed in (0, 1, 2**64 - 1) for position in range(4000)]
+    assert all(0 <= number < 1 for number in numbers)
+    assert len(set(numbers)) == len(numbers)
+    counts, _ = np.histogram(numbers, 16, (0, 1))
+    assert np.abs(counts - len(numbers) / 16).max() < 4 * math.sqrt(len(numbers) / 16)
 
 
 def test_a_seed_that_was_made_up_can_be_used_again() -> None:
@@ -195,7 +221,8 @@ def test_a_seed_that_was_made_up_can_be_used_again() -> None:
     first = Sampler(Sampling())
     assert first.seed is not None
     again = Sampler(Sampling(seed=first.seed))
-    assert [first.sample(logits) for _ in range(20)] == [again.sample(logits) for _ in range(20)]
+    positions = range(20)
+    assert [first.sample(logits, at) for at in positions] == [again.sample(logits, at) for at in positions]
     assert Sampler(GREEDY).seed is None
 
 

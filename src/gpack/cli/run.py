@@ -19,6 +19,7 @@ from .speaking import Output, Remarks, Speaker, remark, statistics
 from .vocabulary import as_text, gguf_kind, is_gguf, read_input
 
 if TYPE_CHECKING:
+    from ..generate.drafting import Draft
     from ..generate.sampling import Sampling
     from ..generate.text import Generation, TextGenerator
     from ..model import GuildModel, ModelPaths
@@ -115,6 +116,14 @@ def _add_engine(group: Any) -> None:
     )
     group.add_argument(
         "--compute", choices=("int8", "f32"), default="int8", help="activations beside quantised weights"
+    )
+    group.add_argument(
+        "--draft",
+        type=_draft,
+        default="auto",
+        metavar="N",
+        help="guess N tokens and compute them in one step; auto (default): as many as is fastest; off: none. The text"
+        " is the same",
     )
     group.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
     group.add_argument(
@@ -352,6 +361,7 @@ def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
 
     return TextGenerator.of(
         model,
+        draft=args.draft,
         n_ctx=args.ctx,
         cache_type=args.cache_type,
         threads=args.threads,
@@ -367,6 +377,16 @@ def _bytes(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 4G or 512M")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _draft(text: str) -> Draft:
+    """`auto`, `off` or a number."""
+    from ..generate.drafting import draft_option
+
+    try:
+        return draft_option(int(text) if text.isdecimal() else text)
+    except errors.UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _variable(text: str) -> tuple[str, Any]:

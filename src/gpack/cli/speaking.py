@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from ..generate.drafting import DraftStats
     from ..generate.sampling import Sampling
     from ..generate.text import Generation, Request, TextGenerator
     from ..model import GuildModel
@@ -170,10 +171,21 @@ def statistics_line(done: Generation, load_seconds: float) -> str:
     if times.first_token_seconds is not None:
         parts.append(f"first token after {units.duration(times.first_token_seconds)}")
     parts.append(f"answer {units.plural(len(done.ids), 'token')}, {_rate(times.decode_rate)}")
+    if times.drafts is not None and (times.drafts.windows or times.drafts.off):
+        parts.append(_drafts(times.drafts))
     parts += [f"peak memory {units.size(stats['peak_memory_bytes'])}", f"ended by {done.finish_reason}"]
     if done.seed is not None:
         parts.append(f"seed {done.seed}")
     return " · ".join(parts)
+
+
+def _drafts(stats: DraftStats) -> str:
+    """What became of drafts: how many of those that were looked at were right, place by place."""
+    rates = (f"{100 * right // tried}%" for right, tried in zip(stats.accepted, stats.tried, strict=True))
+    said = f"drafts ({stats.by}) in {units.plural(stats.windows, 'step')}"
+    if stats.tried:
+        said += f", right by place {' '.join(rates)}"
+    return said if stats.off is None else f"{said}, off: {stats.off}"
 
 
 def _rate(rate: float | None) -> str:

@@ -17,7 +17,7 @@ from .backends import Compute
 from .engine import Chunk, Engine, Wanted, check_room, check_tokens
 from .options import DEFAULT_BATCH, MOST_TOKENS, count_option
 from .sharing import SharedEngine, acquire
-from .state.sequence import Checkpoint
+from .state.sequence import Checkpoint, OpenChunk
 
 LOG = logging.getLogger("gpack")
 Floats = npt.NDArray[np.float32]
@@ -82,6 +82,7 @@ class Session:
         self.n_ctx, self.n_vocab, self.n_embd = self._text.n_ctx, engine.n_vocab, engine.n_embd
         self.batch = min(batch, self.n_ctx)
         self._checkpoints: list[Checkpoint] = []
+        self._opened: OpenChunk | None = None
         if self.n_ctx > engine.n_context:
             LOG.warning("a context of %d: the model was trained on %d", self.n_ctx, engine.n_context)
 
@@ -121,6 +122,36 @@ class Session:
         """
         states: Floats = self._append(ids, "none", hidden=True)[1]
         return states
+
+    def propose(self, ids: Sequence[int]) -> Floats:
+        """The logits after each of some tokens, none of which is part of the text before `accept`.
+
+        Args:
+            ids: 1 to 64 tokens, and no more than the batch.
+
+        Returns:
+            float32 [len(ids), n_vocab]; the caller's own.
+
+        Raises:
+            GpackError: As `decode`.
+        """
+        self._opened = None
+        result = self._engine.step([Chunk(self._text, ids, "all", open=True)])
+        result.raise_error()
+        self._opened = result[0].opened
+        logits: Floats = result.logits
+        return logits
+
+    def accept(self, count: int) -> None:
+        """Makes the first so many of the tokens that were proposed a part of the text, and forgets the others.
+
+        Raises:
+            UsageError: `engine.open`: none were, or the text has changed since; `usage`: there were not so many.
+        """
+        if self._opened is None:
+            raise UsageError("no tokens were proposed", code="engine.open")
+        opened, self._opened = self._opened, None
+        self._engine.accept([(opened, count)])
 
     def _append(self, ids: Sequence[int], wanted: Wanted, *, hidden: bool) -> tuple[Any, Any]:
         """Logits and hidden states of the tokens for which they are wanted."""

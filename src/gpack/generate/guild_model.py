@@ -88,7 +88,8 @@ class GuildModel(LoadedModel):
             logprobs: Also tell the log-probabilities of each token and so many of the best.
             stream: An iterator of pieces, as they come; the last one holds all of it.
             options: `ignore_end`: go on behind the model's own end; `parse_special`: control tokens in a text count;
-                `template_options`: for the chat template; all others are those of `session`.
+                `template_options`: for the chat template; `draft`: how many tokens are guessed, which changes no text;
+                all others are those of `session`.
 
         Raises:
             UsageError: `engine.prompt`, `engine.context`, `engine.token`, or an argument makes no sense.

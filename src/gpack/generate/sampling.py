@@ -5,7 +5,9 @@ filter looks at the softmax of what the one before it kept. Temperature 0 takes 
 of equal logits the token with the smaller id goes first, everywhere. Nothing sorts a whole vocabulary unless top-p
 alone looks at a very flat distribution.
 
-Draws come from numpy's PCG64, one number for each token: the same seed and the same logits give the same tokens.
+A draw depends on the seed and on the token's position alone: the same seed and the same logits give the same tokens,
+however many of them were computed in one step. Source of the generator, SplitMix64: Steele, Lea and Flood, Fast
+Splittable Pseudorandom Number Generators (2014).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ Weights = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _LARGEST = float(np.finfo(np.float32).max)
 _LANES = 256  # rows of the vocabulary as a matrix: its column maxima bound the k-th largest from below
+_STEP, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 _WHOLE = ("top_k", "repeat_window", "seed")
 _NUCLEUS = 256  # tokens that a nucleus is first looked for among
 
@@ -117,13 +120,11 @@ class Sampler:
         """Takes the tokens before the first one, which count as repeated."""
         self.sampling = sampling
         self.seed = sampling.seed
-        self._random: Any = None
-        if sampling.temperature > 0:
-            if self.seed is None:
-                import secrets
+        if sampling.temperature > 0 and self.seed is None:
+            import secrets
 
-                self.seed = secrets.randbits(32)
-            self._random = np.random.Generator(np.random.PCG64(self.seed))
+            self.seed = secrets.randbits(32)
+        self._position = 0
         window = sampling.repeat_window if sampling.penalises else 0
         self._recent: deque[int] = deque(maxlen=None if window < 0 else window)
         self._counts: Counter[int] = Counter()
@@ -132,6 +133,7 @@ class Sampler:
 
     def accept(self, token: int) -> None:
         """Takes note of a token of the text."""
+        self._position += 1
         recent = self._recent
         if recent.maxlen == 0:
             return
@@ -142,11 +144,12 @@ class Sampler:
         recent.append(token)
         self._counts[token] += 1
 
-    def sample(self, logits: Floats) -> int:
+    def sample(self, logits: Floats, position: int | None = None) -> int:
         """The next token; the text knows of it only when it is accepted.
 
         Args:
             logits: float32 [n_vocab]; -inf for what must not be chosen.
+            position: Of the token in the text; None: after all that were accepted.
 
         Raises:
             FormatError: `engine.nan`: NaN or +inf, or nothing but -inf.
@@ -160,7 +163,7 @@ class Sampler:
             kept = scores if ids is None else scores[ids].astype(np.float64)
             # Too small a temperature for float32 takes the largest all the same.
             weights = _exp((kept - kept.max()) / kept.dtype.type(max(self.sampling.temperature, 1e-30)))
-        place = _place(weights, float(self._random.random()), "right")
+        place = _place(weights, draw(self.seed or 0, self._position if position is None else position), "right")
         return place if ids is None else int(ids[place])
 
     def _penalised(self, logits: Floats) -> Floats:
@@ -188,6 +191,19 @@ class Sampler:
             least = float(scores.max()) + math.log(how.min_p)
             ids = np.flatnonzero(scores >= least) if ids is None else ids[scores[ids] >= least]
         return ids
+
+
+def draw(seed: int, position: int) -> float:
+    """A number from 0 to below 1 for a position of a text: that of SplitMix64 from a seed of its own."""
+    return (_mixed(_mixed(seed) + (position + 1) * _STEP) >> 11) * 2.0**-53
+
+
+def _mixed(number: int) -> int:
+    """64 bits of which each depends on all bits of a number."""
+    number &= _BITS
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _BITS
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & _BITS
+    return number ^ number >> 31
 
 
 def check_logits(logits: Floats) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,146 +13,31 @@ import numpy.typing as npt
 from ..errors import MissingError, UsageError
 from ..tokenizer import Tokenizer
 from ..tokenizer.decode import TextStream
+from .drafting import Draft, Drafter, NgramDrafter, draft_option, length_of
 from .ending import StopStrings, end_tokens
+from .request import CONTEXT, EOS, INTERRUPTED, LENGTH, STOP, Generation, Piece, Request, Timings, empty_prompt
 from .sampling import GREEDY, Logprobs, Sampler, Sampling, logprobs
+from .windows import Decoder, Windows
+
+__all__ = [
+    "CONTEXT",
+    "EOS",
+    "INTERRUPTED",
+    "LENGTH",
+    "STOP",
+    "Decoder",
+    "Generation",
+    "Piece",
+    "Prompt",
+    "Request",
+    "TextGenerator",
+    "Timings",
+    "empty_prompt",
+    "encode",
+    "generate",
+]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-# How a text ended. EOS: a token of the model's own; STOP: a stop string; LENGTH: max_tokens; CONTEXT: no place left.
-EOS, STOP, LENGTH, CONTEXT, INTERRUPTED = "eos", "stop", "length", "context", "interrupted"
-
-
-class Decoder(Protocol):
-    """What is needed of a session: tokens in, logits of the last one out, and a cache that can be cut."""
-
-    n_vocab: int
-    n_ctx: int
-
-    @property
-    def position(self) -> int:
-        """Tokens in the cache."""
-
-    def decode(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Appends tokens to the cache; float32 [n_vocab]."""
-
-    def rewind(self, position: int) -> int:
-        """Forgets the tokens from this position on, or from an earlier one that can be reached, which is returned."""
-
-    def close(self) -> None:
-        """Frees the cache."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is to be generated.
-
-    Attributes:
-        ids: The prompt.
-        max_tokens: Most tokens to add; None: until the context is full.
-        sampling: How they are chosen.
-        stop: Strings that end the text; they are no part of it.
-        logprobs: Tell the log-probabilities of each token and so many of the best; None: do not.
-        ignore_end: Go on after the model's own end.
-        continues: The text goes on where the prompt's text ended; else it is one of its own, as an answer is.
-    """
-
-    ids: Sequence[int]
-    max_tokens: int | None = None
-    sampling: Sampling = GREEDY
-    stop: Sequence[str] = ()
-    logprobs: int | None = None
-    ignore_end: bool = False
-    continues: bool = False
-
-    def __post_init__(self) -> None:
-        if not len(self.ids):
-            raise empty_prompt()
-        for name in ("max_tokens", "logprobs"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or value < 0):
-                raise UsageError(f"{name} is {value!r}, not a whole number of 0 or more", code="usage", field=name)
-        if not isinstance(self.sampling, Sampling):
-            raise UsageError(
-                f"sampling is {type(self.sampling).__name__}, not Sampling", code="usage", field="sampling"
-            )
-        if not all(isinstance(text, str) for text in self.stop):
-            raise UsageError("stop strings are text", code="usage", field="stop")
-
-
-@dataclass
-class Timings:
-    """Where the time went, seconds.
-
-    Attributes:
-        prompt_tokens: Tokens of the prompt that were computed.
-        cached_tokens: Tokens of the prompt that the cache still held.
-        prompt_seconds: For computing them.
-        first_token_seconds: Until the first token was chosen.
-        decoded_tokens: Tokens after the first one, each computed from the one before.
-        decode_seconds: For these, choosing and text included.
-    """
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prompt_seconds: float = 0.0
-    first_token_seconds: float | None = None
-    decoded_tokens: int = 0
-    decode_seconds: float = 0.0
-
-    @property
-    def prompt_rate(self) -> float | None:
-        """Tokens of the prompt per second; None where none was computed."""
-        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else None
-
-    @property
-    def decode_rate(self) -> float | None:
-        """Tokens per second after the first one; None where there was only one."""
-        return self.decoded_tokens / self.decode_seconds if self.decode_seconds else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {**vars(self), "prompt_rate": self.prompt_rate, "decode_rate": self.decode_rate}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """What was generated.
-
-    Attributes:
-        text: The text, without what ended it.
-        ids: Its tokens, those of a stop string among them, without the one that ended it.
-        finish_reason: `eos`, `stop`, `length`, `context` or `interrupted`.
-        ended_by: The stop string, or the spelling of the model's token, that ended it.
-        prompt_tokens: Tokens of the prompt, those in the cache among them.
-        logprobs: One for each of `ids`, where they were asked for.
-        seed: Of the draws; None where nothing was drawn.
-        timings: Where the time went.
-    """
-
-    text: str
-    ids: list[int]
-    finish_reason: str
-    ended_by: str | None
-    prompt_tokens: int
-    logprobs: list[Logprobs] | None
-    seed: int | None
-    timings: Timings
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A step of a stream.
-
-    Attributes:
-        text: What is certain of the text now; often empty.
-        token: The token of this step; None in the last piece.
-        logprobs: Of that token, where they were asked for.
-        generation: All of it, in the last piece.
-    """
-
-    text: str
-    token: int | None = None
-    logprobs: Logprobs | None = None
-    generation: Generation | None = None
 
 
 class TextGenerator:
@@ -167,7 +52,25 @@ class TextGenerator:
         last: What was generated last, whole or up to where the stream was left.
     """
 
-    def __init__(self, session: Decoder, tokenizer: Tokenizer, ends: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        session: Decoder,
+        tokenizer: Tokenizer,
+        ends: frozenset[int] = frozenset(),
+        *,
+        draft: Draft = "auto",
+        drafter: Callable[[], Drafter] = NgramDrafter,
+    ) -> None:
+        """Takes a session.
+
+        Args:
+            draft: How many tokens are guessed and computed in one step; no text depends on it. `auto`: what is fastest.
+            drafter: Makes what guesses them, for each text.
+
+        Raises:
+            UsageError: `usage`: draft makes no sense.
+        """
+        self.draft, self.drafter = draft_option(draft), drafter
         self.session = session
         self.tokenizer = tokenizer
         self.ends = ends
@@ -175,10 +78,11 @@ class TextGenerator:
         self._cached: list[int] = []
 
     @classmethod
-    def of(cls, model: Any, **session_options: Any) -> Self:
+    def of(cls, model: Any, *, draft: Draft = "auto", **session_options: Any) -> Self:
         """A generator of a loaded model; the options are those of `GuildModel.session`."""
+        draft_option(draft)
         ends = end_tokens(model.tokenizer, model.metadata.get)
-        return cls(model.session(**session_options), model.tokenizer, ends)
+        return cls(model.session(**session_options), model.tokenizer, ends, draft=draft)
 
     def generate(self, request: Request) -> Generation:
         """A whole text.
@@ -202,7 +106,10 @@ class TextGenerator:
         try:
             yield from run.pieces()
         finally:
-            self.last = run.result()
+            try:
+                run.end()
+            finally:
+                self.last = run.result()
 
     def prefill(self, ids: Sequence[int]) -> tuple[npt.NDArray[np.float32], int]:
         """Brings the cache to exactly these tokens; logits of the last one, and how many the cache held already.
@@ -237,6 +144,14 @@ class TextGenerator:
         finally:
             del self._cached[self.session.position :]  # what was interrupted is not in the cache
 
+    def accept(self, ids: Sequence[int]) -> None:
+        """The first tokens that were proposed to the session are these, and are in the cache from now on."""
+        self._cached += ids
+        try:
+            self.session.accept(len(ids))
+        finally:
+            del self._cached[self.session.position :]
+
     def close(self) -> None:
         """Frees the cache."""
         self.session.close()
@@ -265,6 +180,8 @@ class _Run:
         request, tokenizer = self.request, self.owner.tokenizer
         self.stops = StopStrings(request.stop)
         self.sampler = Sampler(request.sampling, request.ids)
+        length = length_of(self.owner.draft)
+        self.windows = Windows(self.owner, request.ids, self.owner.drafter(), length)
         self.stream = (
             TextStream(lambda token_id: tokenizer.piece(token_id, skip_special=True))
             if request.continues
@@ -281,6 +198,7 @@ class _Run:
             self.reason = LENGTH
         else:
             yield from self._tokens(logits, started)
+        self.end()
         rest = "" if self.reason == STOP else self.stops.push(self.stream.flush()) + self.stops.flush()
         self.texts.append(rest)
         yield Piece(rest, generation=self.result())
@@ -304,11 +222,21 @@ class _Run:
             if len(self.ids) == self.request.max_tokens:
                 self.reason = LENGTH
                 return
-            if session.position >= session.n_ctx:
+            if len(self.request.ids) + len(self.ids) > session.n_ctx:
                 self.reason = CONTEXT
                 return
             resumed = time.perf_counter()
-            logits = self.owner.decode(self.ids[-1:])
+            logits = self.windows.after(self.ids[-1], self._most())
+
+    def _most(self) -> int:
+        """Tokens that may come yet."""
+        most = self.request.max_tokens
+        return self.owner.session.n_ctx if most is None else most - len(self.ids)
+
+    def end(self) -> None:
+        """The cache holds the text."""
+        self.windows.end()
+        self.timings.drafts = None if self.owner.draft == "off" else self.windows.stats
 
     def _choose(self, logits: npt.NDArray[np.float32]) -> Piece | None:
         """The next token and its text; None where it ends the text."""
@@ -409,11 +337,6 @@ def _streamed(model: Any, request: Request, session_options: Mapping[str, Any]) 
     """The session lives from the first piece to the last."""
     with TextGenerator.of(model, **session_options) as generator:
         yield from generator.stream(request)
-
-
-def empty_prompt() -> UsageError:
-    """The error of a prompt without tokens: there is nothing that could be continued."""
-    return UsageError("the prompt is empty: it has no tokens", code="engine.prompt")
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
