@@ -96,14 +96,16 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     block, part_positions, rows_at_once, lanes = BLOCK_POSITIONS, PART_POSITIONS, PRODUCT_ROWS, LANES
     rows_together, split_rows = ATTENTION_ROWS, SPLIT_ROWS
     type_word = STEP_TYPES + 4 * CACHE_TYPES.index(kind)
-    page, near = 4096, 256  # bytes: what is asked for of each page of the next block
+    item = 4 if is_f32 else 2  # bytes of a number where products read the cache as it is
     plain = njit(error_model="numpy", fastmath=False)
 
     def multiply_of(n_rows: int) -> Any:
         """Compiled code's function for C[n_rows, 16 n_vectors] (+)= A[n_rows, n] B[n, 16 n_vectors]."""
         product, product_one = (tile_product(variant, n_rows, count, half=False) for count in (many, 1))
-        product_half, product_half_one = (tile_product(variant, n_rows, count, half=True) for count in (many, 1))
-        may_be_half = is_f16 and is_native
+        stored, stored_one = (
+            tile_product(variant, n_rows, count, half=is_f16 and is_native, ahead=True) for count in (many, 1)
+        )
+        step = many * lanes * item
 
         @plain
         def multiply(
@@ -117,25 +119,34 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             n: Any,
             n_vectors: Any,
             add: Any,
-            is_half: Any,
+            is_stored: Any,
+            needed: Any,
         ) -> None:
+            """`is_stored`: B is as the cache holds it; `needed`: then, where the next such B begins."""
             done = 0
             while done + many <= n_vectors:
-                if may_be_half and is_half:
-                    product_half(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                if is_read_direct and is_stored:
+                    stored(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, needed)
+                    needed += n * step
                 else:
-                    product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                    product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, 0)
                 done += many
             while done < n_vectors:
-                if may_be_half and is_half:
-                    product_half_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                if is_read_direct and is_stored:
+                    stored_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, needed)
+                    needed += n * (lanes * item)
                 else:
-                    product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add)
+                    product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, 0)
                 done += 1
 
         return multiply
 
     multiply, multiply_row = multiply_of(rows_at_once), multiply_of(1)
+
+    @plain
+    def ask(needed: Any, nbytes: Any) -> None:
+        for line in range(0, nbytes, 64):
+            prefetch(needed + line)
 
     @plain
     def unpack_keys(tile: Any, to: Any, padded: Any) -> None:
@@ -230,7 +241,6 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         tile_bytes_per, value_bytes_per, per_block = 32, 2, 0
     else:
         tile_bytes_per, value_bytes_per, per_block = 16, 1, 1
-    item = 4 if is_f32 else 2
 
     @plain
     def load_queries(args: Any, row_at: Any, kv: Any, queries: Any, n_rows: Any) -> None:
@@ -249,7 +259,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
 
     @plain
     def add_values(
-        scores: Any, v_at: Any, v_row: Any, v_item: Any, sums: Any, padded: Any, first: Any, last: Any, is_half: Any
+        scores: Any, v_at: Any, v_row: Any, v_item: Any, sums: Any, padded: Any, first: Any, last: Any, is_stored: Any
     ) -> None:
         """Values of one row's positions first..last, with their weights, to its sums."""
         if last > first:
@@ -264,7 +274,8 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 last - first,
                 padded // lanes,
                 1,
-                is_half,
+                is_stored,
+                v_at,
             )
 
     @plain
@@ -285,11 +296,12 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         n_rows: Any,
         begin: Any,
         end: Any,
+        following: Any,
     ) -> None:
         """Rows of one key/value head over the positions begin..end, which one part holds: their sums and weights.
 
         `position` is that of the first row. At `sums_at` are the sums, the largest scores and the weights, at `work`
-        is memory for scores, keys and values.
+        is memory for scores, keys and values. `following`: where the next task's keys and values are.
         """
         padded, head_dim, window = args[PADDED], args[HEAD_DIM], args[WINDOW]
         group = args[N_HEAD] // args[N_HEAD_KV]
@@ -314,18 +326,15 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             held = longs(table)[start // block]
             k_at, k_tile = held + args[KEYS] + kv * args[HEAD_BYTES], tile_bytes
             v_at, v_row = held + args[VALUES] + kv * args[HEAD_BYTES], value_bytes
-            if start + block < end:
-                # The processor looks ahead within pages only.
-                after = longs(table)[start // block + 1] + kv * args[HEAD_BYTES]
-                for at in range(0, args[HEAD_BYTES], page):
-                    for line in range(0, near, 64):
-                        prefetch(after + args[KEYS] + at + line)
-                        prefetch(after + args[VALUES] + at + line)
+            # While a block is worked on the next one is asked for, the next task's after the last.
+            after = longs(table)[start // block + 1] + kv * args[HEAD_BYTES] if start + block < end else following
             if not direct:
                 skipped = max(0, begin - start)
                 for tile in range(skipped // lanes, (n + lanes - 1) // lanes):
+                    ask(after + args[KEYS] + tile * tile_bytes, tile_bytes)
                     unpack_keys(k_at + tile * tile_bytes, keys + tile * lanes * row_bytes, padded)
                 for i in range(skipped, n):
+                    ask(after + args[VALUES] + i * value_bytes, value_bytes)
                     unpack_value(v_at + i * value_bytes, values + i * row_bytes, padded)
                 k_at, k_tile, v_at, v_row = keys, lanes * row_bytes, values, row_bytes
             for row in range(0, n_padded, rows_at_once):
@@ -355,6 +364,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                     last_tile - first_tile,
                     0,
                     direct,
+                    after + args[KEYS],
                 )
                 is_even = low == common and high == shared  # to all rows: mostly, so that nothing is divided
                 for i in range(rows_at_once):
@@ -394,6 +404,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         padded // lanes,
                         1,
                         direct,
+                        after + args[VALUES],
                     )
                     for i in range(rows_at_once if high > shared else 0):
                         last = min(n, position + (row + i) // group + 1 - start)
@@ -429,12 +440,26 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         return state[STEP_PARTS] + slot * state[STEP_SLOT_BYTES] + kv * group * (args[PADDED] + 2) * 4
 
     @plain
+    def stored_at(args: Any, segment: Any, position: Any, kv: Any) -> Any:
+        """Where the block of a position holds keys and values of a head, but for KEYS and VALUES."""
+        return longs(segment[args[TABLE]])[position // block] + kv * args[HEAD_BYTES]
+
+    @plain
     def over_parts(
-        args: Any, state: Any, segment: Any, scratch: Any, kv: Any, token: Any, n: Any, only: Any, first_part: Any
+        args: Any,
+        state: Any,
+        segment: Any,
+        scratch: Any,
+        kv: Any,
+        token: Any,
+        n: Any,
+        only: Any,
+        first_part: Any,
+        following: Any,
     ) -> None:
         """Some tokens of a segment over all parts that they see, folded and written; or over one, which is kept.
 
-        `only`: the number of that part among those that the segment sees, or -1.
+        `only`: the number of that part among those that the segment sees, or -1. `following`: see `over_part`.
         """
         padded, head_dim, group = args[PADDED], args[HEAD_DIM], args[N_HEAD] // args[N_HEAD_KV]
         row_bytes, n_rows = padded * 4, n * group
@@ -470,6 +495,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 n_rows,
                 max(oldest, first_seen),
                 min(end, behind),
+                following if number + 1 == stop else stored_at(args, segment, behind, kv),
             )
             if only >= 0:
                 for row in range(n_rows):
@@ -528,43 +554,57 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             out = args[OUT] + (segment[SEGMENT_ROW] + at) * args[OUT_ROW] + (kv * group + member) * head_dim * 4
             write_row(scratch, weight, out, head_dim)
 
+    @plain
+    def next_task(args: Any, state: Any, nth: Any, number: Any, base: Any) -> Any:
+        """Takes the next task; they are numbered through all segments, those of segment `number` from `base` on.
+
+        Returns:
+            Segment, its base, key/value head, first token, how many, part (-1: all of them), how many parts, the first
+            of them, and where keys and values begin. There is no task left where the segment is the last one's next.
+        """
+        tokens = max(1, rows_together // (args[N_HEAD] // args[N_HEAD_KV]))
+        n_kv, n_segments = args[N_HEAD_KV], state[type_word + 1]
+        task = atomic_add(args[COUNTER], 1)
+        while number < n_segments:
+            segment = longs(state[STEP_SEGMENTS] + 8 * number * state[STEP_SEGMENT_WORDS])
+            count = segment[SEGMENT_COUNT]
+            n_units = (count + tokens - 1) // tokens
+            first_part, n_parts = parts_of(args, segment)
+            if nth == 1 or count > split_rows:
+                n_parts = 1
+            if task - base < n_kv * n_units * n_parts:
+                # The last tokens have the most keys: they go first.
+                unit, part = (task - base) // n_parts, (task - base) % n_parts
+                kv, token = unit % n_kv, (n_units - 1 - unit // n_kv) * tokens
+                begin = oldest_of(args, segment[SEGMENT_POSITION] + token)
+                if n_parts == 1:
+                    part = -1
+                else:
+                    begin = max(begin, (first_part + part) * part_positions)
+                place = stored_at(args, segment, begin, kv)
+                return number, base, kv, token, min(tokens, count - token), part, n_parts, first_part, place
+            base += n_kv * n_units * n_parts
+            number += 1
+        return number, base, 0, 0, 0, 0, 0, 0, 0
+
     def attention(args: Any, ith: int, nth: int) -> None:
         """Arguments: see the names at the top."""
         state = longs(args[STATE])
-        number, n_segments = state[type_word], state[type_word + 1]
-        if number == n_segments:
+        n_segments = state[type_word + 1]
+        if state[type_word] == n_segments:
             return
         scratch = args[SCRATCH] + ith * args[SCRATCH_BYTES]
-        n_kv, group = args[N_HEAD_KV], args[N_HEAD] // args[N_HEAD_KV]
-        tokens = max(1, rows_together // group)
-        # Tasks are numbered through all segments; those of the present one begin at `base`.
-        base = 0
-        segment = longs(state[STEP_SEGMENTS] + 8 * number * state[STEP_SEGMENT_WORDS])
-        first_part, n_parts, n_tasks, is_new = 0, 1, 0, True
-        while True:
-            task = atomic_add(args[COUNTER], 1)
-            while is_new or task >= base + n_tasks:
-                if not is_new:
-                    base += n_tasks
-                    number += 1
-                    if number == n_segments:
-                        return
-                segment = longs(state[STEP_SEGMENTS] + 8 * number * state[STEP_SEGMENT_WORDS])
-                first_part, n_parts = parts_of(args, segment)
-                if nth == 1 or segment[SEGMENT_COUNT] > split_rows:
-                    n_parts = 1
-                n_tasks = n_kv * ((segment[SEGMENT_COUNT] + tokens - 1) // tokens) * n_parts
-                is_new = False
-            count = segment[SEGMENT_COUNT]
-            unit, part = (task - base) // n_parts, (task - base) % n_parts
-            # The last tokens have the most keys: they go first.
-            n_units = (count + tokens - 1) // tokens
-            kv, token = unit % n_kv, (n_units - 1 - unit // n_kv) * tokens
-            n = min(tokens, count - token)
-            over_parts(args, state, segment, scratch, kv, token, n, part if n_parts > 1 else -1, first_part)
+        task = next_task(args, state, nth, state[type_word], 0)
+        while task[0] < n_segments:
+            # The next task is taken before this one is done, so that its memory can be asked for.
+            following = next_task(args, state, nth, task[0], task[1])
+            number, _, kv, token, n, part, n_parts, first_part, _ = task
+            task = following
+            segment = longs(state[STEP_SEGMENTS] + 8 * number * state[STEP_SEGMENT_WORDS])
+            over_parts(args, state, segment, scratch, kv, token, n, part, first_part, following[8])
             if n_parts == 1:
                 continue
-            finished = args[FINISHED] + ((segment[SEGMENT_ROW] + token) * n_kv + kv) * FINISHED_BYTES
+            finished = args[FINISHED] + ((segment[SEGMENT_ROW] + token) * args[N_HEAD_KV] + kv) * FINISHED_BYTES
             if atomic_add(finished, 1) == n_parts - 1:
                 fold_kept(args, state, segment, scratch, kv, token, n, first_part)
                 atomic_store(finished, 0)

@@ -11,10 +11,11 @@ from numba.extending import intrinsic
 
 from ..variants import Variant
 from .memory import INT64
-from .vectors import LANES, emit_fma, halves_at
+from .vectors import LANES, emit_fma, emit_prefetch, halves_at
 
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
+LINE = 64  # bytes of a cache line
 
 
 def vectors_of(variant: Variant) -> int:
@@ -39,19 +40,30 @@ def load_vector(builder: Any, address: Any, variant: Variant, *, half: bool) -> 
     return halves_at(builder, address, variant)
 
 
-def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> Any:
+def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool, ahead: bool = False) -> Any:
     """Compiled code's function for C[rows, 16 vectors] = or += A[rows, n] B[n, 16 vectors].
 
     Its arguments, all int64: addresses of A (float32) and the bytes between its rows; of B (float32, or 16-bit floats
     where `half`), the bytes between its rows and between its vectors; of C (float32), the bytes between its rows (its
-    vectors follow each other); n; and whether C is added to. Each sum is a chain of `emit_fma` in the order of n, in
-    a product of any shape. For functions without fast mathematics: numba adds a caller's flags.
+    vectors follow each other); n; whether C is added to; and where `ahead` the address of memory that is needed next: as
+    many bytes of it are asked for as are read of B. Each sum is a chain of `emit_fma` in the order of n, in a product
+    of any shape. For functions without fast mathematics: numba adds a caller's flags.
     """
     at_once = 2 if variant.name == "portable" else rows  # of those whose sums are in registers
 
     @intrinsic
     def product(
-        _typing: Any, a: Any, a_row: Any, b: Any, b_row: Any, b_vector: Any, c: Any, c_row: Any, n: Any, add: Any
+        _typing: Any,
+        a: Any,
+        a_row: Any,
+        b: Any,
+        b_row: Any,
+        b_vector: Any,
+        c: Any,
+        c_row: Any,
+        n: Any,
+        add: Any,
+        needed: Any,
     ) -> Any:
         def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             for first in range(0, rows, at_once):
@@ -59,7 +71,7 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
             return _context.get_dummy_value()
 
         def _emit_rows(builder: Any, arguments: Any, rows: range) -> None:
-            a, a_row, b, b_row, b_vector, c, c_row, n, add = arguments
+            a, a_row, b, b_row, b_vector, c, c_row, n, add, needed = arguments
             places = [(row, vector) for row in rows for vector in range(vectors)]
             sums = {place: cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES)) for place in places}
 
@@ -78,6 +90,11 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
             with cgutils.for_range(builder, n, intp=INT64) as loop:
                 b_at = builder.add(b, builder.mul(loop.index, b_row))
                 a_at = builder.add(a, builder.mul(loop.index, ir.Constant(INT64, 4)))
+                if ahead:
+                    read = vectors * LANES * (2 if half else 4)
+                    place = builder.add(needed, builder.mul(loop.index, ir.Constant(INT64, read)))
+                    for line in range(0, read, LINE):
+                        emit_prefetch(builder, builder.add(place, ir.Constant(INT64, line)))
                 right = [
                     load_vector(builder, offset(b_at, b_vector, vector), variant, half=half)
                     for vector in range(vectors)
@@ -90,6 +107,6 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool) -> An
             for place, sum_ in sums.items():
                 builder.store(builder.load(sum_), target(*place), align=4)
 
-        return types.void(*[types.int64] * 9), emit
+        return types.void(*[types.int64] * 10), emit
 
     return product

@@ -83,17 +83,22 @@ def fma16_of(variant: Variant) -> Any:
     return fused
 
 
+def emit_prefetch(builder: Any, address: Any) -> None:
+    """Writes code that asks for a cache line which is needed soon. Any address will do."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
+    name = "llvm.prefetch.p0"
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    hints = [ir.Constant(_INT, value) for value in (0, 3, 1)]  # for reading, how near, data
+    builder.call(function, [builder.inttoptr(address, pointer), *hints])
+
+
 @intrinsic
 def prefetch(_typing: Any, address: Any) -> Any:
-    """Asks for a cache line that is needed soon. Any address will do."""
+    """Compiled code's `emit_prefetch`."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        hints = [ir.Constant(_INT, value) for value in (0, 3, 1)]  # for reading, how near, data
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), *hints])
+        emit_prefetch(builder, arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), emit
