@@ -141,7 +141,33 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
 
         return multiply
 
-    multiply, multiply_row = multiply_of(rows_at_once), multiply_of(1)
+    multiply_row, multiply_two, multiply_three, multiply_four = (multiply_of(n) for n in range(1, rows_at_once + 1))
+
+    @plain
+    def multiply(
+        n_rows: Any,
+        a: Any,
+        a_row: Any,
+        b: Any,
+        b_row: Any,
+        b_vector: Any,
+        c: Any,
+        c_row: Any,
+        n: Any,
+        n_vectors: Any,
+        add: Any,
+        is_stored: Any,
+        needed: Any,
+    ) -> None:
+        """As `multiply_of`, for as many rows as there are, of four at most."""
+        if n_rows == 4:
+            multiply_four(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
+        elif n_rows == 3:
+            multiply_three(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
+        elif n_rows == 2:
+            multiply_two(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
+        else:
+            multiply_row(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
 
     @plain
     def ask(needed: Any, nbytes: Any) -> None:
@@ -352,7 +378,9 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 first_tile, last_tile = low // lanes, (high + lanes - 1) // lanes
                 if many > 1 and last_tile - first_tile > 1:
                     first_tile, last_tile = 0, block // lanes
+                here = min(rows_at_once, n_rows - row)
                 multiply(
+                    here,
                     queries + row * row_bytes,
                     row_bytes,
                     k_at + first_tile * k_tile,
@@ -393,6 +421,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                             )
                 if common < shared:
                     multiply(
+                        here,
                         scores + common * 4,
                         block * 4,
                         v_at + common * v_row,
