@@ -127,14 +127,14 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             while done + many <= n_vectors:
                 if is_read_direct and is_stored:
                     stored(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, needed)
-                    needed += n * step
+                    needed += n * step // 2
                 else:
                     product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, 0)
                 done += many
             while done < n_vectors:
                 if is_read_direct and is_stored:
                     stored_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, needed)
-                    needed += n * (lanes * item)
+                    needed += n * lanes * item // 2
                 else:
                     product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, 0)
                 done += 1
@@ -353,7 +353,9 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             k_at, k_tile = held + args[KEYS] + kv * args[HEAD_BYTES], tile_bytes
             v_at, v_row = held + args[VALUES] + kv * args[HEAD_BYTES], value_bytes
             # While a block is worked on the next one is asked for, the next task's after the last.
+            # Products ask for the first half and weights for the other: all at once would wait for one another.
             after = longs(table)[start // block + 1] + kv * args[HEAD_BYTES] if start + block < end else following
+            half_bytes = args[HEAD_BYTES] // 2
             if not direct:
                 skipped = max(0, begin - start)
                 for tile in range(skipped // lanes, (n + lanes - 1) // lanes):
@@ -405,6 +407,10 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         row_at = row + i
                         sums = sums_at + row_at * row_bytes
                         mine = scores + i * block * 4
+                        if direct:
+                            piece = half_bytes // here // 64 * 64
+                            for keys_or_values in (args[KEYS], args[VALUES]):
+                                ask(after + keys_or_values + half_bytes + i * piece, piece)
                         soften(mine, first, last, sums, padded, most + row_at * 4, weights + row_at * 4)
                         # What not all rows of the product see is added row by row.
                         if first < common or common >= shared:
