@@ -13,6 +13,9 @@ from numba.extending import intrinsic
 from ..variants import Variant
 from .memory import as_bits, as_float
 
+# Fast mathematics for what may be reordered, but for NaN and infinite values, which stay what they are.
+FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
+
 HALF_POINTER = ir.HalfType().as_pointer()
 
 LOG2_E = np.float32(1.44269504)

@@ -36,30 +36,13 @@ from ..layout import (
     STEP_TYPES,
 )
 from ..variants import Variant
-from .arithmetic import exp32, half_at, has_half
+from .cached import code_for
 from .memory import as_float, atomic_add, atomic_store, floats, longs
-from .tiles import tile_product, vectors_of
-from .vectors import (
-    LANES,
-    add16,
-    exp16_of,
-    fma16_of,
-    load16,
-    load_codes16,
-    load_halves16,
-    max16,
-    most16,
-    mul16,
-    prefetch,
-    splat16,
-    store16,
-    sub16,
-    sum16,
-)
+from .softmax import softmax_code
+from .tiles import vectors_of
+from .vectors import LANES, load16, splat16, store16
 
-FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
-_LOWEST, _HIDDEN = np.float32(-1e30), np.float32(-np.inf)
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_LOWEST, _ZERO = np.float32(-1e30), np.float32(0)
 
 # Arguments. TABLE: the word of a segment that has the address of the group's block table; KEYS, VALUES: where the
 # layer's begin in a block; HEAD_BYTES: of one key/value head, of either; FINISHED: counts of finished parts.
@@ -89,184 +72,16 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 def build(variant: Variant, kind: str) -> Callable[..., None]:
     """The kernel for a cache of a type: F32, F16 or Q8_0."""
     many = vectors_of(variant)
-    half, halves = half_at(variant), load_halves16(variant)
-    fma16, exp16 = fma16_of(variant), exp16_of(variant)
-    is_f32, is_f16, is_native = kind == "F32", kind == "F16", has_half(variant)
-    is_read_direct = is_f32 or (is_f16 and is_native)  # products read the cache as it is
+    stored, softmax = code_for(variant, kind), softmax_code(variant)
+    multiply, multiply_row, ask = stored.multiply, stored.multiply_row, stored.ask
+    unpack_keys, unpack_value = stored.unpack_keys, stored.unpack_value
+    soften, fold, write_row = softmax.soften, softmax.fold, softmax.write_row
+    is_f32, is_read_direct, item = kind == "F32", stored.is_read_direct, stored.item
+    tile_bytes_per, value_bytes_per, per_block = stored.tile_bytes, stored.value_bytes, stored.scale_bytes
     block, part_positions, rows_at_once, lanes = BLOCK_POSITIONS, PART_POSITIONS, PRODUCT_ROWS, LANES
     rows_together, split_rows = ATTENTION_ROWS, SPLIT_ROWS
     type_word = STEP_TYPES + 4 * CACHE_TYPES.index(kind)
-    item = 4 if is_f32 else 2  # bytes of a number where products read the cache as it is
     plain = njit(error_model="numpy", fastmath=False)
-
-    def multiply_of(n_rows: int) -> Any:
-        """Compiled code's function for C[n_rows, 16 n_vectors] (+)= A[n_rows, n] B[n, 16 n_vectors]."""
-        product, product_one = (tile_product(variant, n_rows, count, half=False) for count in (many, 1))
-        stored, stored_one = (
-            tile_product(variant, n_rows, count, half=is_f16 and is_native, ahead=True) for count in (many, 1)
-        )
-        step = many * lanes * item
-
-        @plain
-        def multiply(
-            a: Any,
-            a_row: Any,
-            b: Any,
-            b_row: Any,
-            b_vector: Any,
-            c: Any,
-            c_row: Any,
-            n: Any,
-            n_vectors: Any,
-            add: Any,
-            is_stored: Any,
-            needed: Any,
-        ) -> None:
-            """`is_stored`: B is as the cache holds it; `needed`: then, where the next such B begins."""
-            done = 0
-            while done + many <= n_vectors:
-                if is_read_direct and is_stored:
-                    stored(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, needed)
-                    needed += n * step // 2
-                else:
-                    product(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, 0)
-                done += many
-            while done < n_vectors:
-                if is_read_direct and is_stored:
-                    stored_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, needed)
-                    needed += n * lanes * item // 2
-                else:
-                    product_one(a, a_row, b + done * b_vector, b_row, b_vector, c + done * 64, c_row, n, add, 0)
-                done += 1
-
-        return multiply
-
-    multiply_row, multiply_two, multiply_three, multiply_four = (multiply_of(n) for n in range(1, rows_at_once + 1))
-
-    @plain
-    def multiply(
-        n_rows: Any,
-        a: Any,
-        a_row: Any,
-        b: Any,
-        b_row: Any,
-        b_vector: Any,
-        c: Any,
-        c_row: Any,
-        n: Any,
-        n_vectors: Any,
-        add: Any,
-        is_stored: Any,
-        needed: Any,
-    ) -> None:
-        """As `multiply_of`, for as many rows as there are, of four at most."""
-        if n_rows == 4:
-            multiply_four(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
-        elif n_rows == 3:
-            multiply_three(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
-        elif n_rows == 2:
-            multiply_two(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
-        else:
-            multiply_row(a, a_row, b, b_row, b_vector, c, c_row, n, n_vectors, add, is_stored, needed)
-
-    @plain
-    def ask(needed: Any, nbytes: Any) -> None:
-        for line in range(0, nbytes, 64):
-            prefetch(needed + line)
-
-    @plain
-    def unpack_keys(tile: Any, to: Any, padded: Any) -> None:
-        """A tile of 16 keys as float32 [padded, 16]."""
-        if is_f16:
-            for i in range(0, padded * lanes, lanes):
-                store16(to + i * 4, halves(tile + i * 2))
-        else:
-            for part in range(padded // 32):
-                scales = halves(tile + padded * lanes + part * lanes * 2)
-                for i in range(part * 32 * lanes, (part + 1) * 32 * lanes, lanes):
-                    store16(to + i * 4, mul16(load_codes16(tile + i), scales))
-
-    @plain
-    def unpack_value(row: Any, to: Any, padded: Any) -> None:
-        """A value row as float32."""
-        if is_f16:
-            for i in range(0, padded, lanes):
-                store16(to + i * 4, halves(row + i * 2))
-        else:
-            for part in range(padded // 32):
-                scale = splat16(half(row + padded + 2 * part))
-                store16(to + part * 128, mul16(load_codes16(row + part * 32), scale))
-                store16(to + part * 128 + 64, mul16(load_codes16(row + part * 32 + 16), scale))
-
-    @plain
-    def soften(scores: Any, first: Any, last: Any, sums: Any, padded: Any, most: Any, weight: Any) -> None:
-        """One row's scores to weights, 0 outside of first..last; earlier sums are scaled to the new maximum."""
-        row = floats(scores)
-        for i in range(first):
-            row[i] = _HIDDEN
-        for i in range(last, block):
-            row[i] = _HIDDEN
-        a, b, c, d = load16(scores), load16(scores + 64), load16(scores + 128), load16(scores + 192)
-        before = floats(most)[0]
-        largest = most16(max16(max16(a, b), max16(c, d)))
-        largest = max(before, largest)
-        shift = splat16(largest)
-        a, b, c, d = exp16(sub16(a, shift)), exp16(sub16(b, shift)), exp16(sub16(c, shift)), exp16(sub16(d, shift))
-        store16(scores, a)
-        store16(scores + 64, b)
-        store16(scores + 128, c)
-        store16(scores + 192, d)
-        weights = sum16(add16(add16(a, b), add16(c, d)))
-        if largest > before:
-            factor = exp32(before - largest)
-            factors = splat16(factor)
-            for at in range(sums, sums + padded * 4, 64):
-                store16(at, mul16(load16(at), factors))
-            floats(weight)[0] = floats(weight)[0] * factor + weights
-            floats(most)[0] = largest
-        else:
-            floats(weight)[0] += weights
-
-    @plain
-    def fold(
-        is_first: Any, sums: Any, most: Any, weight: Any, part_sums: Any, part_most: Any, part_weight: Any, padded: Any
-    ) -> None:
-        """Adds a row's next part to those before it, or begins with its first."""
-        found, found_weight = floats(part_most)[0], floats(part_weight)[0]
-        if is_first:
-            for at in range(0, padded * 4, 64):
-                store16(sums + at, load16(part_sums + at))
-            floats(most)[0], floats(weight)[0] = found, found_weight
-            return
-        before, before_weight = floats(most)[0], floats(weight)[0]
-        # What has the smaller scores is scaled. Which it is cannot be foretold: so there is no branch.
-        is_larger = found > before
-        scaled, other = (sums, part_sums) if is_larger else (part_sums, sums)
-        scaled_weight, other_weight = (before_weight, found_weight) if is_larger else (found_weight, before_weight)
-        factor = exp32(before - found if is_larger else found - before)
-        factors = splat16(factor)
-        for at in range(0, padded * 4, 64):
-            store16(sums + at, fma16(load16(scaled + at), factors, load16(other + at)))
-        floats(most)[0] = found if is_larger else before
-        floats(weight)[0] = scaled_weight * factor + other_weight
-
-    @plain
-    def write_row(sums: Any, weight: Any, out: Any, head_dim: Any) -> None:
-        """Sums divided by their weight, to where they belong."""
-        inverse = _ONE / floats(weight)[0]
-        inverses, whole = splat16(inverse), head_dim // lanes * lanes
-        for at in range(0, whole * 4, 64):
-            store16(out + at, mul16(load16(sums + at), inverses))
-        total, target = floats(sums), floats(out)
-        for i in range(whole, head_dim):
-            target[i] = total[i] * inverse
-
-    if is_f32:
-        tile_bytes_per, value_bytes_per, per_block = 64, 4, 0
-    elif is_f16:
-        tile_bytes_per, value_bytes_per, per_block = 32, 2, 0
-    else:
-        tile_bytes_per, value_bytes_per, per_block = 16, 1, 1
 
     @plain
     def load_queries(args: Any, row_at: Any, kv: Any, queries: Any, n_rows: Any) -> None:

@@ -10,8 +10,7 @@ from numba import njit
 
 from ..layout import PICK_LIST, PICK_ROWS, Q8_VALUES
 from ..variants import Variant
-from .arithmetic import exp32, root32, sigmoid32
-from .attention import FAST
+from .arithmetic import FAST, exp32, root32, sigmoid32
 from .memory import as_float, atomic_store, floats, ints, longs
 from .vectors import fma16, load16, mul16, sigmoid16, splat16, store16
 

@@ -28,8 +28,7 @@ from ..layout import (
     STEP_TYPES,
 )
 from ..variants import Variant
-from .arithmetic import half_at, put_half, root32, round32
-from .attention import FAST
+from .arithmetic import FAST, half_at, put_half, root32, round32
 from .memory import as_float, floats, ints, longs, signed_bytes
 from .vectors import LANES
 

@@ -45,9 +45,9 @@ def tile_product(variant: Variant, rows: int, vectors: int, *, half: bool, ahead
 
     Its arguments, all int64: addresses of A (float32) and the bytes between its rows; of B (float32, or 16-bit floats
     where `half`), the bytes between its rows and between its vectors; of C (float32), the bytes between its rows (its
-    vectors follow each other); n; whether C is added to; and where `ahead` the address of memory that is needed next: half
-    as many bytes of it are asked for as are read of B. Each sum is a chain of `emit_fma` in the order of n, in a product
-    of any shape. For functions without fast mathematics: numba adds a caller's flags.
+    vectors follow each other); n; whether C is added to; and where `ahead` the address of memory that is needed next:
+    half as many bytes of it are asked for as are read of B. Each sum is a chain of `emit_fma` in the order of n, in a
+    product of any shape. For functions without fast mathematics: numba adds a caller's flags.
     """
     at_once = 2 if variant.name == "portable" else rows  # of those whose sums are in registers
 
