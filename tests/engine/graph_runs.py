@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gpack.engine.backends.base import BLOCK, Backend, Memory, Segment, StateGroups, Step
 from gpack.engine.graph import Graph, Matrix, Value, Vector
+from gpack.engine.graph import operations as op
 from gpack.engine.graph.states import KeyValues, StateId
 from gpack.engine.graph.weights import Experts
 from gpack.generated.constants import GgmlType
@@ -134,7 +135,9 @@ class Bed:
                 )
             )
             tokens += added
-        step = Step(np.array(tokens, np.int32), segments, np.array(wanted, np.int32))
+        width = next((made.output.width for made in self.pair.body.operations if isinstance(made, op.Given)), 0)
+        given = -self.pair.inputs[tokens, :width] if width else None
+        step = Step(np.array(tokens, np.int32), segments, np.array(wanted, np.int32), given)
         hidden, logits = (np.array(made, np.float64) for made in self.backend.run(self.program, step)[:2])
         for (text, added), target in zip(rows, written, strict=True):
             text.position += len(added)

@@ -129,10 +129,20 @@ def delta_rule(pair: Pair, x: Value) -> Value:
     return g.delta_rule(q, k, v, alpha, beta, layer=0, a=a, dt_bias=dt, n_head=n_head, n_head_k=n_head_k, epsilon=1e-6)
 
 
+def x_norm(x: Value) -> Any:
+    """Weights of a norm."""
+    return random(2, x.width)
+
+
 # By kind; each function's last operation is of that kind, but for what only makes sense with others around it.
 CASES: dict[str, dict[str, Build]] = {
     "Embed": {"rows": lambda pair, x: x},
     "Pick": {"rows": lambda pair, x: x},
+    "Given": {"and kept": lambda pair, x: pair.body.add(pair.body.given(x.width), pair.body.scale(x, 2.0))},
+    "Concat": {
+        "two": lambda pair, x: pair.body.concat(pair.body.given(24), pair.body.rms(x, vector("w", x_norm(x)), 1e-3)),
+        "itself, and kept": lambda pair, x: pair.body.matmul(pair.body.concat(x, x), product(2 * x.width, x.width)),
+    },
     "RmsNorm": {
         "row": lambda pair, x: pair.body.rms(x, vector("w", random(2, x.width)), 1e-3),
         "pieces": lambda pair, x: pair.body.rms(x, vector("w", random(2, x.width // 4)), 1e-3),

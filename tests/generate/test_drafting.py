@@ -7,19 +7,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engine import toy_recurrent
+from engine.test_draft_layer import with_draft_layer
 from gguf_maker import TINY_TOKENS
 from markov import Model, Session, chain, ids_of, script
 from markov import tiny as tiny_tokenizer
 from tiny_models import TinyModel, text, tiny
 
 from gpack.errors import UsageError
-from gpack.generate.drafting import AutoLength, Drafter, DraftStats, FixedLength, NgramDrafter, draft_option
+from gpack.generate.drafting import AutoLength, Drafter, DraftStats, FixedLength, MtpDrafter, NgramDrafter, draft_option
 from gpack.generate.sampling import Sampling
 from gpack.generate.text import Generation, Request, TextGenerator
 
@@ -174,6 +176,76 @@ def test_texts_that_are_decoded_beside_one_another(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert all(same(found[number], wanted[number]) for number in range(len(prompts)))
+
+
+# ---------------------------------------------------------------- the model's own draft layer
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+def test_a_text_is_the_same_with_and_without_the_draft_layer(tmp_path: Path, how: str) -> None:
+    requests = [Request(ids=text(30), max_tokens=40, sampling=SAMPLINGS[how], logprobs=2), Request(ids=text(9))]
+    with with_draft_layer().open(tmp_path / "m.gguf") as model:
+        for request in requests:
+            with generator(model, "off", n_ctx=64) as plain:
+                wanted = plain.generate(request)
+            for length in (1, 3, "auto"):
+                session = model.session(n_ctx=64, drafts=True)
+                with TextGenerator(
+                    session, tiny_tokenizer(), draft=length, drafter=partial(MtpDrafter, session)
+                ) as drafting:
+                    for _ in range(2):  # the second time the prompt is there already
+                        assert same(drafting.generate(request), wanted), length
+                    assert drafting.last is not None
+                    assert drafting.last.timings.drafts is not None
+                    assert (drafting.last.timings.drafts.by, drafting.last.timings.drafts.left_out) == ("mtp", None)
+                    assert length == "auto" or drafting.last.timings.drafts.windows > 5
+
+
+def test_a_draft_layer_that_knows_the_model_is_nearly_always_right(tmp_path: Path) -> None:
+    """A layer that gives its token's embedding to the head, of a model that says the same token after each."""
+    made, width = with_draft_layer(), 32
+    rng = np.random.default_rng(2)
+    embeddings = rng.standard_normal((N, width)).astype(np.float32)
+    following = rng.permutation(N)
+    made.tensors["token_embd.weight"] = embeddings
+    made.tensors["output.weight"] = embeddings[np.argsort(following)]  # the row of what follows is that of the token
+    for name, values in made.tensors.items():  # layers add nothing
+        if any(part in name for part in ("ssm_out", "attn_output", "down")):
+            values[:] = 0
+    made.tensors["output_norm.weight"][:] = made.tensors["blk.3.nextn.shared_head_norm.weight"][:] = 1
+    made.tensors["blk.3.nextn.enorm.weight"][:] = 1
+    made.tensors["blk.3.nextn.eh_proj.weight"] = np.eye(width, 2 * width, dtype=np.float32)
+    with made.open(tmp_path / "m.gguf") as model:
+        with generator(model, "off") as plain:
+            wanted = plain.generate(Request(ids=[1, 2, 3], max_tokens=60))
+        assert all(following[a] == b for a, b in pairwise([3, *wanted.ids]))
+        session = model.session(drafts=True)
+        with TextGenerator(session, tiny_tokenizer(), draft=3, drafter=partial(MtpDrafter, session)) as drafting:
+            found = drafting.generate(Request(ids=[1, 2, 3], max_tokens=60))
+            assert same(found, wanted)
+            assert found.timings.drafts is not None
+            assert found.timings.drafts.accepted == found.timings.drafts.tried == [15, 15, 14]
+
+
+def test_who_drafts(tmp_path: Path) -> None:
+    """The model's own layer where it can be used, else n-grams, with the reason."""
+
+    class Loaded:
+        def __init__(self, model: Any) -> None:
+            self.session, self.metadata, self.tokenizer = model.session, model.metadata, tiny_tokenizer()
+
+    whole, damaged = with_draft_layer(), with_draft_layer()
+    del damaged.tensors["blk.3.nextn.eh_proj.weight"]
+    cases: tuple[tuple[TinyModel, Any, str | None], ...]
+    cases = ((whole, "auto", "mtp"), (damaged, 2, "ngram"), (whole, "off", None))
+    for made, draft, by in cases:
+        with made.open(tmp_path / f"{by}.gguf") as model, TextGenerator.of(Loaded(model), draft=draft) as drafting:
+            drafts = drafting.generate(Request(ids=[1, 2, 3], max_tokens=5)).timings.drafts
+            assert (None if drafts is None else drafts.by) == by
+            if made is damaged:
+                assert drafts is not None
+                assert drafts.left_out is not None
+                assert "nextn.eh_proj" in drafts.left_out
 
 
 # ---------------------------------------------------------------- n-grams

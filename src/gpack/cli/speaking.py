@@ -185,6 +185,8 @@ def _drafts(stats: DraftStats) -> str:
     said = f"drafts ({stats.by}) in {units.plural(stats.windows, 'step')}"
     if stats.tried:
         said += f", right by place {' '.join(rates)}"
+    if stats.left_out is not None:
+        said += f", without a draft layer: {stats.left_out}"
     return said if stats.off is None else f"{said}, off: {stats.off}"
 
 

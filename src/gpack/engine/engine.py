@@ -24,6 +24,7 @@ from ..machine import half_of_free_memory
 from ..model.load import LoadedModel
 from .backends import Compute, make_backend
 from .backends.base import Segment, Step
+from .draft_layer import DraftLayer
 from .finite import is_finite
 from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_OPEN, MOST_TOKENS, count_option
 from .prepared import prepare
@@ -110,6 +111,7 @@ class _Plan:
     after: Block | None = None
     kept: Block | None = None
     opened: OpenChunk | None = None
+    hidden: npt.NDArray[Any] | None = None  # of all tokens, where a draft layer goes on from it
     error: GpackError | None = None
     n_logits: int = 0
     first_row: int = 0
@@ -177,6 +179,7 @@ class Engine:
             self.pool = Pool(self.backend, budget)
             self._body, self._head = self._prepared.graphs
             self._groups = group_states(self._body.states)
+            self._drafts = DraftLayer(self.backend, self._prepared, self.batch)
             self._replay = Replay(self.backend, self._body, self._groups)
             if check_weights is not False:
                 self.check_weights(everything=bool(check_weights))
@@ -199,12 +202,14 @@ class Engine:
 
     # ------------------------------------------------------------ texts
 
-    def sequence(self, *, n_ctx: int | None = None, cache_type: str = "F16") -> Text:
+    def sequence(self, *, n_ctx: int | None = None, cache_type: str = "F16", drafts: bool = False) -> Text:
         """A new text.
 
         Args:
             n_ctx: Most tokens of it; default what the model was trained on, but not more than 4096.
             cache_type: How keys and values are kept: F32, F16 or Q8_0.
+            drafts: The model's draft layer follows the text, so that `draft` can be asked; nothing happens where
+                `drafts_off` says why that cannot be.
 
         Raises:
             UsageError: An argument makes no sense; `io.memory`: the state of such a text is beyond the engine's budget.
@@ -220,7 +225,13 @@ class Engine:
                 field="n_ctx",
                 hint="a smaller n_ctx, or a smaller type of cache",
             )
-        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type)
+        draft = self._drafts.layouts(cache_type) if drafts and self._drafts.off is None else None
+        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type, draft=draft)
+
+    @property
+    def drafts_off(self) -> str | None:
+        """Why the model's draft layer cannot be used; None where it can."""
+        return self._drafts.off
 
     def _layout(self, cache_type: str) -> Layouts:
         known = self._layouts.get(cache_type)
@@ -278,6 +289,27 @@ class Engine:
         with self._stepping:
             self._open()
             self._commit_states(self._replay.accepted(counts))
+
+    def draft(self, wanted: Sequence[tuple[Text, int, int]]) -> list[list[int]]:
+        """Guesses how texts go on, by the model's draft layer; the texts stay as they are.
+
+        Args:
+            wanted: Different texts that were made with `drafts`; of each its next token, and how many to guess after
+                that.
+
+        Returns:
+            For each text at most so many tokens; none where the layer does not follow it, or cannot be used.
+
+        Raises:
+            UsageError: `engine.sequence`, `engine.token`: a text or a token is none of this engine's.
+        """
+        with self._stepping:
+            self._open()
+            for text, token, _ in wanted:
+                if text.owner is not self or text.is_closed:
+                    raise UsageError("the text is closed, or another engine's", code="engine.sequence", field="wanted")
+                check_tokens([token], self.n_vocab)
+            return self._drafts.draft(self.pool, wanted)
 
     def _check(self, chunks: Sequence[Chunk]) -> list[_Plan]:
         self._open()
@@ -347,13 +379,17 @@ class Engine:
             for plan in running:
                 self._check_finite(plan, states, logits)
         well = [plan for plan in running if plan.error is None]
+        for plan in well:
+            if plan.state is not None and plan.state.draft is not None:
+                plan.hidden = states[plan.first_row : plan.first_row + len(plan.tokens)].copy()
         self._commit([plan for plan in well if not plan.chunk.open])
         for plan in well:
             if plan.chunk.open and plan.state is not None:
                 text = plan.chunk.sequence
                 text.opened = plan.opened = OpenChunk(
-                    text, tuple(plan.tokens), text.state, plan.state, plan.after, plan.kept
+                    text, tuple(plan.tokens), text.state, plan.state, plan.after, plan.kept, plan.hidden
                 )
+        self._drafts.follow(self.pool, [plan.chunk.sequence for plan in well if plan.hidden is not None])
         outcomes = tuple([self._outcome(plan, logits, states if wants_hidden else None) for plan in plans])
         return StepResult(logits, outcomes)
 
@@ -426,7 +462,7 @@ class Engine:
         for plan in plans:
             if plan.state is not None:
                 plan.chunk.sequence.note(plan.tokens)
-                state = plan.state.advanced(len(plan.tokens), plan.after)
+                state = plan.state.advanced(len(plan.tokens), plan.after, plan.hidden)
                 commits.append((plan.chunk.sequence, state))
         self._commit_states(commits)
 

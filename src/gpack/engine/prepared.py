@@ -9,7 +9,7 @@ import threading
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from ..errors import FormatError
+from ..errors import FormatError, GpackError
 from ..generated.constants import SectionKind
 from ..model.load import LoadedModel
 from .architectures import Architecture, find
@@ -58,6 +58,25 @@ class Prepared:
         head = body.following()
         head.result(self.architecture.logits(head, model, head.pick(hidden)))
         self.w.refuse_unread(range(self.h.n_layer, self.h.n_layer + self.h.n_draft))
+        return body, head
+
+    @cached_property
+    def draft(self) -> tuple[Graph, Graph] | str:
+        """The first draft layer as two graphs, as `graphs` has them; or why there is none."""
+        architecture = self.architecture
+        if not self.h.n_draft:
+            return "the model has no draft layer"
+        if architecture.draft is None or architecture.draft_logits is None:
+            return "the draft layers of this architecture are not known"
+        model = Model(self.h, self.w, self.n_vocab)
+        body = Graph()
+        try:
+            hidden = body.result(architecture.draft(body, model))
+            head = body.following()
+            head.result(architecture.draft_logits(head, model, head.pick(hidden)))
+            self.w.refuse_unread(range(self.h.n_layer + 1, self.h.n_layer + self.h.n_draft))
+        except GpackError as error:
+            return f"its draft layer cannot be used: {error}"
         return body, head
 
 

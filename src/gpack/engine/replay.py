@@ -16,7 +16,7 @@ from .graph import Graph
 from .state.pool import Block, Pool
 from .state.sequence import OpenChunk
 from .state.sequence import Sequence as Text
-from .state.states import TextState
+from .state.states import Floats, TextState
 
 
 class Replay:
@@ -54,7 +54,7 @@ class Replay:
         for chunk, count in counts:
             if count:
                 chunk.sequence.note(chunk.tokens[:count])
-                made.append((chunk.sequence, chunk.state.advanced(count, chunk.after)))
+                made.append((chunk.sequence, chunk.state.advanced(count, chunk.after, _first(chunk, count))))
         return made
 
     @staticmethod
@@ -80,3 +80,7 @@ class Replay:
         read = 0 if chunk.before.recurrent is None else chunk.before.recurrent.id
         kind = chunk.sequence.cache_type
         return Segment(0, count, chunk.before.position, kind, (), read, chunk.after.id, chunk.kept.id)
+
+
+def _first(chunk: OpenChunk, count: int) -> Floats | None:
+    return None if chunk.hidden is None else chunk.hidden[:count]

@@ -50,6 +50,7 @@ class Session:
         cpu: str | None = None,
         device: str = "cpu",
         check_weights: bool | None = None,
+        drafts: bool = False,
     ) -> None:
         """Takes the model's engine for these options, or makes it.
 
@@ -58,6 +59,7 @@ class Session:
             cache_type: How keys and values are kept: F32, F16 or Q8_0.
             batch: Tokens of a prompt that are worked on together.
             threads, compute, cpu, device, check_weights: As `Engine` has them.
+            drafts: The model's draft layer follows the text, so that `draft` can be asked.
 
         Raises:
             GpackError: As `Engine` and `Engine.sequence`.
@@ -72,7 +74,7 @@ class Session:
         self._release.atexit = False
         try:
             engine = self._engine
-            self._text = engine.sequence(n_ctx=wanted, cache_type=cache_type)
+            self._text = engine.sequence(n_ctx=wanted, cache_type=cache_type, drafts=drafts)
             engine.lower(cache_type)
             if check_weights is not False:
                 engine.check_weights(everything=bool(check_weights))
@@ -152,6 +154,21 @@ class Session:
             raise UsageError("no tokens were proposed", code="engine.open")
         opened, self._opened = self._opened, None
         self._engine.accept([(opened, count)])
+
+    @property
+    def drafts_off(self) -> str | None:
+        """Why the model's draft layer cannot be used; None where it can."""
+        return self._engine.drafts_off
+
+    def draft(self, token: int, most: int) -> list[int]:
+        """Guesses at most so many tokens after the next one, by the model's draft layer; the text stays as it is.
+
+        None where the session was made without `drafts`, or where `drafts_off` says why.
+
+        Raises:
+            UsageError: `engine.token`: there is no such token.
+        """
+        return self._engine.draft([(self._text, token, most)])[0]
 
     def _append(self, ids: Sequence[int], wanted: Wanted, *, hidden: bool) -> tuple[Any, Any]:
         """Logits and hidden states of the tokens for which they are wanted."""

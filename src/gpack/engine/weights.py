@@ -188,7 +188,7 @@ class Weights:
         with self._checking:
             waiting = {
                 name: kept
-                for name, kept in self._kept.items()
+                for name, kept in list(self._kept.items())
                 if isinstance(kept, Matrix | Experts) and name not in self._finite
             }
             if not everything:

@@ -49,6 +49,7 @@ class DraftStats:
         tried: By place in the draft, from the first: how often all before it were accepted, so that it was looked at.
         accepted: How often it was accepted.
         off: Why nothing is drafted now; None where something is.
+        left_out: Why the model's draft layer is not used, where it has one.
     """
 
     by: str | None = None
@@ -56,6 +57,7 @@ class DraftStats:
     tried: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     off: str | None = None
+    left_out: str | None = None
 
     def note(self, accepted: int, *, refused: bool) -> None:
         """Counts a window of which so many drafts were accepted; `refused`: one more was looked at."""
@@ -114,6 +116,26 @@ class NgramDrafter:
         while len(made) < most:
             made.append(made[len(made) - period])
         return made
+
+
+class DraftingSession(Protocol):
+    """A session of a model with a draft layer."""
+
+    def draft(self, token: int, most: int) -> list[int]:
+        """As `Session.draft`."""
+
+
+class MtpDrafter:
+    """The model's own draft layer."""
+
+    name = "mtp"
+
+    def __init__(self, session: DraftingSession) -> None:
+        self._session = session
+
+    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+        """As `Drafter`; the session holds all tokens but the last."""
+        return self._session.draft(tokens[-1], most)
 
 
 class FixedLength:

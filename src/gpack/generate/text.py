@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from ..errors import MissingError, UsageError
 from ..tokenizer import Tokenizer
 from ..tokenizer.decode import TextStream
-from .drafting import Draft, Drafter, NgramDrafter, draft_option, length_of
+from .drafting import Draft, Drafter, MtpDrafter, NgramDrafter, draft_option, length_of
 from .ending import StopStrings, end_tokens
 from .request import CONTEXT, EOS, INTERRUPTED, LENGTH, STOP, Generation, Piece, Request, Timings, empty_prompt
 from .sampling import GREEDY, Logprobs, Sampler, Sampling, logprobs
@@ -60,17 +61,19 @@ class TextGenerator:
         *,
         draft: Draft = "auto",
         drafter: Callable[[], Drafter] = NgramDrafter,
+        left_out: str | None = None,
     ) -> None:
         """Takes a session.
 
         Args:
             draft: How many tokens are guessed and computed in one step; no text depends on it. `auto`: what is fastest.
             drafter: Makes what guesses them, for each text.
+            left_out: Why the model's draft layer does not, where it has one.
 
         Raises:
             UsageError: `usage`: draft makes no sense.
         """
-        self.draft, self.drafter = draft_option(draft), drafter
+        self.draft, self.drafter, self.left_out = draft_option(draft), drafter, left_out
         self.session = session
         self.tokenizer = tokenizer
         self.ends = ends
@@ -80,9 +83,14 @@ class TextGenerator:
     @classmethod
     def of(cls, model: Any, *, draft: Draft = "auto", **session_options: Any) -> Self:
         """A generator of a loaded model; the options are those of `GuildModel.session`."""
-        draft_option(draft)
+        has_layer = draft_option(draft) != "off" and _has_draft_layer(model)
         ends = end_tokens(model.tokenizer, model.metadata.get)
-        return cls(model.session(**session_options), model.tokenizer, ends, draft=draft)
+        if not has_layer:
+            return cls(model.session(**session_options), model.tokenizer, ends, draft=draft)
+        session = model.session(**session_options, drafts=True)
+        left_out = session.drafts_off
+        drafter = NgramDrafter if left_out else partial(MtpDrafter, session)
+        return cls(session, model.tokenizer, ends, draft=draft, drafter=drafter, left_out=left_out)
 
     def generate(self, request: Request) -> Generation:
         """A whole text.
@@ -182,6 +190,7 @@ class _Run:
         self.sampler = Sampler(request.sampling, request.ids)
         length = length_of(self.owner.draft)
         self.windows = Windows(self.owner, request.ids, self.owner.drafter(), length)
+        self.windows.stats.left_out = self.owner.left_out
         self.stream = (
             TextStream(lambda token_id: tokenizer.piece(token_id, skip_special=True))
             if request.continues
@@ -337,6 +346,12 @@ def _streamed(model: Any, request: Request, session_options: Mapping[str, Any]) 
     """The session lives from the first piece to the last."""
     with TextGenerator.of(model, **session_options) as generator:
         yield from generator.stream(request)
+
+
+def _has_draft_layer(model: Any) -> bool:
+    """Whether the metadata count draft layers; whether they can be used is for the engine to say."""
+    count = model.metadata.get(f"{model.metadata.get('general.architecture')}.nextn_predict_layers")
+    return isinstance(count, int) and count > 0
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -22,16 +22,22 @@ class Architecture:
         read: Checks the metadata and gives the hyperparameters.
         trace: Notes the forward pass; gives the normed hidden state of each token.
         logits: Notes what turns these into logits.
+        draft: Notes the first draft layer: from the next token and the normed hidden state before it, which is given,
+            to the layer's own normed hidden state; None where its draft layers are not known.
+        draft_logits: Notes what turns that into logits.
     """
 
     read: Callable[[Keys, Weights], Hyperparameters]
     trace: Callable[[Graph, Model], Value]
     logits: Callable[[Graph, Model, Value], Value]
+    draft: Callable[[Graph, Model], Value] | None = None
+    draft_logits: Callable[[Graph, Model, Value], Value] | None = None
 
     @classmethod
     def of(cls, module: ModuleType) -> Architecture:
         """The architecture of a file."""
-        return cls(module.read, module.trace, module.logits)
+        draft, draft_logits = (getattr(module, name, None) for name in ("draft", "draft_logits"))
+        return cls(module.read, module.trace, module.logits, draft, draft_logits)
 
 
 # By general.architecture.

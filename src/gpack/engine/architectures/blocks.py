@@ -12,6 +12,9 @@ from ..graph.rope import Rope, Yarn
 from ..hyperparameters import MOST_CONTEXT, MOST_EXPERTS, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Keys
 from ..weights import Weights
 
+# Drafts are chosen among so many tokens: vocabularies of byte pairs have the frequent ones first. The model's own
+# choice, which decides, is among all.
+MOST_DRAFTED = 1 << 16
 Pairing = Literal["interleaved", "neox"]
 
 
@@ -31,7 +34,7 @@ class Hyperparameters:
         rope: Rotary position embedding.
         n_expert, n_used: Experts of a layer, and how many of them a token goes through; 0: none.
         expert_scale: Factor of the experts' weights.
-        n_draft: Layers after these, which predict further tokens and are not run: nextn_predict_layers.
+        n_draft: Layers after these, which predict further tokens: nextn_predict_layers.
     """
 
     n_layer: int
@@ -160,12 +163,19 @@ class Model:
         """The norm after the last layer."""
         return g.rms(x, self.w.vector("output_norm.weight", self.h.n_embd), self.h.epsilon)
 
-    def output(self, g: Graph, x: Value) -> Value:
-        """Logits: through the output matrix, or the embeddings where there is none."""
-        name = "output.weight" if "output.weight" in self.w else "token_embd.weight"
-        return g.matmul(
-            x, self.w.matrix(name, self.h.n_embd, self.n_vocab), self.w.optional_vector("output.bias", self.n_vocab)
-        )
+    def output(self, g: Graph, x: Value, name: str | None = None, *, most: int | None = None) -> Value:
+        """Logits: through the output matrix, or the embeddings where there is none.
+
+        Args:
+            name: Of another matrix.
+            most: Only of so many tokens, the first ones; without a bias.
+        """
+        if name is None:
+            name = "output.weight" if "output.weight" in self.w else "token_embd.weight"
+        matrix = self.w.matrix(name, self.h.n_embd, self.n_vocab)
+        if most is None or most >= self.n_vocab:
+            return g.matmul(x, matrix, self.w.optional_vector("output.bias", self.n_vocab))
+        return g.matmul(x, matrix.first(most))
 
 
 @dataclass(frozen=True)

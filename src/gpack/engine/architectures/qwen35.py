@@ -12,10 +12,10 @@ from ..graph import Graph, Part, Value
 from ..hyperparameters import MOST_HEADS, MOST_WIDTH, Keys
 from ..weights import Weights
 from . import blocks
-from .blocks import Hyperparameters, Layer, Model
+from .blocks import MOST_DRAFTED, Hyperparameters, Layer, Model
 from .llama import logits
 
-__all__ = ["Qwen35", "logits", "read", "trace"]
+__all__ = ["Qwen35", "draft", "draft_logits", "logits", "read", "trace"]
 
 _MOST_TAPS = 64
 
@@ -96,6 +96,32 @@ def trace(g: Graph, model: Model) -> Value:
         n = layer.norm(g, x, "post_attention_norm")
         x = g.add(x, moe(g, layer, h, n) if h.n_expert else layer.feed_forward(g, n))
     return model.norm(g, x)
+
+
+def draft(g: Graph, model: Model) -> Value:
+    """A layer of attention over the next token's embedding and the hidden state before it; its own norm, or the last.
+
+    Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), multi-token prediction.
+    """
+    h, w = model.h, model.w
+    if not isinstance(h, Qwen35):
+        raise TypeError(type(h).__name__)
+    layer = model.layer(h.n_layer)
+    own = layer.name("nextn.embed_tokens.weight")
+    embedded = g.embed(w.matrix(own if own in w else "token_embd.weight", h.n_embd, model.n_vocab))
+    both = g.concat(layer.norm(g, embedded, "nextn.enorm"), layer.norm(g, g.given(h.n_embd), "nextn.hnorm"))
+    x = g.matmul(both, w.matrix(layer.name("nextn.eh_proj.weight"), 2 * h.n_embd, h.n_embd))
+    x = g.add(x, gated_attention(g, layer, h, layer.norm(g, x, "attn_norm")))
+    n = layer.norm(g, x, "post_attention_norm")
+    x = g.add(x, moe(g, layer, h, n) if h.n_expert else layer.feed_forward(g, n))
+    own = layer.name("nextn.shared_head_norm.weight")
+    return g.rms(x, w.vector(own if own in w else "output_norm.weight", h.n_embd), h.epsilon)
+
+
+def draft_logits(g: Graph, model: Model, x: Value) -> Value:
+    """Logits through the draft layer's own matrix, or the model's."""
+    own = model.layer(model.h.n_layer).name("nextn.shared_head_head.weight")
+    return model.output(g, x, own if own in model.w else None, most=MOST_DRAFTED)
 
 
 def delta_net(g: Graph, layer: Layer, h: Qwen35, n: Value) -> Value:

@@ -96,11 +96,13 @@ class Step:
         tokens: int32 [rows].
         segments: Cover all rows in order; those of one cache type follow each other.
         wanted: int32; the rows whose logits are wanted.
+        given: [rows, width], what `Given` gives; None where no operation asks for it.
     """
 
     tokens: npt.NDArray[np.int32]
     segments: Sequence[Segment]
     wanted: npt.NDArray[np.int32]
+    given: npt.NDArray[Any] | None = None
 
 
 class StepOutput(NamedTuple):

@@ -48,6 +48,14 @@ class Graph:
         """The rows of another graph's result of which logits are wanted."""
         return self._note(op.Pick(self._value(x.width), x))
 
+    def given(self, width: int) -> Value:
+        """Rows that the step brings."""
+        return self._note(op.Given(self._value(width)))
+
+    def concat(self, x: Value, y: Value) -> Value:
+        """The columns of x, then those of y."""
+        return self._note(op.Concat(self._value(x.width + y.width), x, y))
+
     def rms(self, x: Value, weight: Vector, epsilon: float) -> Value:
         """x / sqrt(mean(x²) + epsilon) · weight."""  # noqa: D403
         return self._note(op.RmsNorm(self._value(x.width, x.per_token), x, weight, epsilon))

@@ -81,6 +81,19 @@ class Pick(ValueOperation):
 
 
 @dataclass(frozen=True)
+class Given(ValueOperation):
+    """Rows that the step brings: hidden states of another graph."""
+
+
+@dataclass(frozen=True)
+class Concat(ValueOperation):
+    """x and y side by side."""
+
+    x: Value
+    y: Value
+
+
+@dataclass(frozen=True)
 class RmsNorm(ValueOperation):
     """x / sqrt(mean(x²) + epsilon) · weight, for each piece of a row that is as wide as the weight.
 

@@ -37,6 +37,11 @@ class Matrix:
     n_in: int
     tensor: Tensor = field(compare=False, repr=False)
 
+    def first(self, count: int) -> Matrix:
+        """Its first rows."""
+        rows: Any = self.tensor[:count]
+        return Matrix(f"{self.name}[:{count}]", self.ggml_type, count, self.n_in, rows)
+
     def __str__(self) -> str:
         return f"{self.name} [{self.n_out}, {self.n_in}] {GgmlType.NAMES[self.ggml_type]}"
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from ...errors import UsageError
 from .pool import Block
-from .states import Layouts, TextState
+from .states import Floats, Layouts, TextState
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +25,7 @@ class OpenChunk:
         before: The text's state, which counts as long as nothing was accepted.
         state: The same with room for the tokens.
         after, kept: Recurrent states after all tokens, and what these depend on of each; None where there are none.
+        hidden: [tokens, n_embd], where a draft layer goes on from it.
     """
 
     sequence: Sequence
@@ -33,6 +34,7 @@ class OpenChunk:
     state: TextState
     after: Block | None
     kept: Block | None
+    hidden: Floats | None = None
 
     @property
     def is_void(self) -> bool:
@@ -69,12 +71,14 @@ class Sequence:
         opened: What the last step computed for the text and left open.
     """
 
-    def __init__(self, owner: object, layouts: Layouts, *, n_ctx: int, cache_type: str) -> None:
+    def __init__(
+        self, owner: object, layouts: Layouts, *, n_ctx: int, cache_type: str, draft: Layouts | None = None
+    ) -> None:
         """`Engine.sequence` is the way to make one."""
         self.owner, self.n_ctx, self.cache_type = owner, n_ctx, cache_type
         # The state and the tokens are replaced together: an interrupt finds the old ones or the new. Of the tokens only
         # those before the state's position count.
-        self._content = TextState.empty(layouts), array("i")
+        self._content = TextState.empty(layouts, draft), array("i")
         self._closed = False
         self.opened: OpenChunk | None = None
         self.writer = object()  # by which blocks know the text that may write to them
@@ -90,6 +94,11 @@ class Sequence:
         """The committed tokens."""
         state, tokens = self._content
         return tokens[: state.position].tolist()
+
+    def between(self, first: int, end: int) -> list[int]:
+        """The committed tokens from one position to before another."""
+        state, tokens = self._content
+        return tokens[first : min(end, state.position)].tolist()
 
     @property
     def state(self) -> TextState:
@@ -115,6 +124,12 @@ class Sequence:
         """Makes a later state the one that counts: one assignment. A text that was closed meanwhile stays closed."""
         with self._lock:
             if not self._closed:
+                self._content = state, self._content[1]
+
+    def exchange(self, before: TextState, state: TextState) -> None:
+        """Puts one state of the same tokens in the place of another, where that is still the text's."""
+        with self._lock:
+            if not self._closed and self.state is before:
                 self._content = state, self._content[1]
 
     def can_truncate(self, position: int) -> bool:

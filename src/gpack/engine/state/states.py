@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ import numpy.typing as npt
 from ..backends.base import BLOCK, Layout, StateGroups
 from ..graph.states import KeyValues, StateId
 from .pool import Block, Pool
+
+Floats = npt.NDArray[Any]
 
 
 def group_states(states: Sequence[StateId]) -> StateGroups:
@@ -115,6 +118,45 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
+class DraftState:
+    """What the draft layer keeps of a text of `keys.position + waiting rows` tokens.
+
+    Its row of position p is made of the hidden state after token p, and of token p + 1; so one row less than there are
+    tokens can be known, and the hidden states of those that are not computed wait.
+
+    Attributes:
+        keys: Of the draft layer alone.
+        waiting: [rows, n_embd] each, hidden states after the model's last norm, in the order of positions.
+    """
+
+    keys: TextState
+    waiting: tuple[Floats, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many hidden states wait."""
+        return sum(map(len, self.waiting))
+
+    def extended(self, hidden: Floats) -> DraftState:
+        """After more tokens."""
+        return DraftState(self.keys, (*self.waiting, hidden))
+
+    def truncated(self, position: int) -> DraftState:
+        """After fewer tokens. A hidden state that is no longer known becomes zeros, which only drafts depend on."""
+        if position > self.keys.position:
+            hidden = np.concatenate(self.waiting)[: position - self.keys.position]
+            return DraftState(self.keys, (hidden,))
+        if position == 0:
+            return DraftState(self.keys.truncated(0))
+        width, dtype = (self.waiting[0].shape[1], self.waiting[0].dtype) if self.waiting else (0, np.float32)
+        return DraftState(self.keys.truncated(position - 1), (np.zeros((1, width), dtype),))
+
+    def shared(self) -> DraftState:
+        """For another text or for later."""
+        return DraftState(self.keys.shared(), self.waiting)
+
+
+@dataclass(frozen=True, eq=False)
 class TextState:
     """The state of a text after `position` tokens."""
 
@@ -122,11 +164,13 @@ class TextState:
     position: int = 0
     tables: tuple[Table, ...] = ()
     recurrent: Block | None = None  # None: all zeros, as at position 0
+    draft: DraftState | None = None  # None: nothing is drafted for the text by a layer of the model
 
     @classmethod
-    def empty(cls, layouts: Layouts) -> TextState:
-        """The state before the first token."""
-        return cls(layouts, tables=tuple(Table() for _ in layouts.blocks))
+    def empty(cls, layouts: Layouts, draft: Layouts | None = None) -> TextState:
+        """The state before the first token; `draft`: of the draft layer, where it is used."""
+        kept = None if draft is None else DraftState(cls.empty(draft))
+        return cls(layouts, tables=tuple(Table() for _ in layouts.blocks), draft=kept)
 
     def with_room(self, pool: Pool, count: int, writer: object) -> tuple[TextState, Block | None]:
         """The same state with room for `count` positions more, and memory for the recurrent states after them.
@@ -145,8 +189,12 @@ class TextState:
             return self, after
         return replace(self, tables=tables), after
 
-    def advanced(self, count: int, after: Block | None) -> TextState:
-        """The state `count` positions later, which were written; blocks that fell out of a window are left behind."""
+    def advanced(self, count: int, after: Block | None, hidden: Floats | None = None) -> TextState:
+        """The state `count` positions later, which were written; blocks that fell out of a window are left behind.
+
+        Args:
+            hidden: [count, n_embd], which the draft layer goes on from.
+        """
         position, layouts = self.position + count, self.layouts
         tables = self.tables
         if any(layouts.windows):
@@ -154,7 +202,8 @@ class TextState:
                 table.without(position - layouts.slack - window + 1) if window else table
                 for table, window in zip(tables, layouts.windows, strict=True)
             )
-        return TextState(layouts, position, tables, after)
+        draft = self.draft if self.draft is None or hidden is None else self.draft.extended(hidden)
+        return TextState(layouts, position, tables, after, draft)
 
     def can_truncate(self, position: int) -> bool:
         """Whether `truncated` can reach a position."""
@@ -170,7 +219,8 @@ class TextState:
         if position == self.position:
             return self
         tables = tuple(table.cut(position) for table in self.tables)
-        return TextState(self.layouts, position, tables, None)
+        draft = None if self.draft is None else self.draft.truncated(position)
+        return TextState(self.layouts, position, tables, None, draft)
 
     def shared(self) -> TextState:
         """The same state, for another text or for later: nobody overwrites what it holds."""
@@ -179,11 +229,13 @@ class TextState:
                 if block is not None:
                     block.shared = max(block.shared, min(self.position, (number + 1) * BLOCK))
         tables = tuple(table.cut(self.position) for table in self.tables)
-        return replace(self, tables=tables)
+        return replace(self, tables=tables, draft=None if self.draft is None else self.draft.shared())
 
     def blocks(self) -> list[Block]:
         """All memory that the state refers to."""
         found = [block for table in self.tables for block in table.blocks if block is not None]
+        if self.draft is not None:
+            found += self.draft.keys.blocks()
         return found if self.recurrent is None else [*found, self.recurrent]
 
     @property

@@ -43,6 +43,7 @@ class CpuProgram:
         tokens: int32 [max_rows].
         hidden: float32 [max_rows, n_embd].
         logits: float32 [rows, n_vocab]: of so many picked rows at a time; `more` is that of `head`.
+        given: float32 [max_rows, width], where the graph asks for rows that steps bring.
     """
 
     whole: Program
@@ -53,6 +54,7 @@ class CpuProgram:
     hidden: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
     more: npt.NDArray[np.float32]
+    given: npt.NDArray[np.float32] | None = None
 
 
 @dataclass
@@ -132,11 +134,12 @@ class CpuBackend:
         head_work = self._workspace(picked.words, head_rows)
         body_lowering = Lowering(whole, work, step, tokens, self._shared, places, memory)
         (hidden,) = body_lowering.lower(body)
+        given = None if body_lowering.given is None else body_lowering.given.array
         for program in (whole, more):
             lowering = Lowering(program, head_work, step, tokens, self._shared, places, memory)
             lowering.outer[body.results[0]] = hidden
             made += lowering.lower(head)
-        return CpuProgram(whole, more, step, picked, tokens, hidden.array, made[0].array, made[1].array)
+        return CpuProgram(whole, more, step, picked, tokens, hidden.array, made[0].array, made[1].array, given)
 
     def lower_replay(self, body: Graph, groups: StateGroups) -> ReplayProgram:
         """The same kernels as those of a step, over rows that are brought back."""
@@ -176,6 +179,8 @@ class CpuBackend:
         for table in self._shared.ropes.values():
             table.reach(end)
         program.tokens[:rows] = step.tokens
+        if program.given is not None:
+            program.given[:rows] = step.given
         program.step.fill([_segment(item) for item in step.segments])
         self._shared.not_finite[0] = 0
         at_once, wanted = len(program.logits), len(step.wanted)

@@ -159,6 +159,7 @@ class Lowering:
         tokens: int32 [rows].
         places: Where the states of the graph are in the blocks of texts.
         outer: Buffers of results of another graph, by the value's number.
+        given: The buffer of rows that steps bring; None where there are none.
     """
 
     program: Program
@@ -175,6 +176,7 @@ class Lowering:
     _free: dict[tuple[int, int], list[Activations]] = field(default_factory=dict)
     _temporary: list[tuple[Value, Activations]] = field(default_factory=list)  # of the operation being lowered
     _last_use: dict[Value | Routing, int] = field(default_factory=dict)
+    given: Activations | None = None
     _number: int = 0
     _adds_to: Activations | None = None  # where the operation being lowered adds its result to
 
@@ -322,6 +324,19 @@ class Lowering:
         source, out = self._read(o.x), self._out(o.output)
         row = 4 * source.width
         self._kernel("pick_rows", source.address, row, out.address, row, source.width, writes=out)
+
+    def _given(self, o: op.Given) -> None:
+        # Memory of its own: it is filled before the program begins, when nothing may have been written there yet.
+        self.given = self._buffers[o.output] = Activations(self.work.max_batch, o.output.width)
+        self.program.keep(self.given)
+
+    def _concat(self, o: op.Concat) -> None:
+        out, first = self._out(o.output), 0
+        for value in (o.x, o.y):
+            x = self._read(value)
+            at = out.address + 4 * first
+            self._kernel("columns", x.address, 4 * x.width, at, 4 * out.width, 0, x.width, 0, 1, writes=out)
+            first += x.width
 
     def _rms_norm(self, o: op.RmsNorm) -> None:
         x, out = self._read(o.x), self._out(o.output)
@@ -516,6 +531,8 @@ def _multiplied(operation: op.Operation) -> Value | None:
 _METHODS: dict[type[op.Operation], Callable[[Lowering, Any], None]] = {
     op.Embed: Lowering._embed,
     op.Pick: Lowering._pick,
+    op.Given: Lowering._given,
+    op.Concat: Lowering._concat,
     op.RmsNorm: Lowering._rms_norm,
     op.MatMul: Lowering._matmul,
     op.Add: Lowering._add,

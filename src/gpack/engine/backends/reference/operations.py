@@ -119,6 +119,17 @@ def pick(run: Run, _it: op.Pick) -> Array:
     return run.picked[:, None]
 
 
+def given(run: Run, _it: op.Given) -> Array:
+    """The rows that the step brings."""
+    assert run.step.given is not None  # whoever asks for them brings them
+    return np.asarray(run.step.given, np.float64)[:, None]
+
+
+def concat(run: Run, it: op.Concat) -> Array:
+    """Columns of one value, then of another."""
+    return np.concatenate([run.value(it.x), run.value(it.y)], axis=-1)
+
+
 def rms_norm(run: Run, it: op.RmsNorm) -> Array:
     """`rms` of each piece of a row."""
     x = run.value(it.x)
@@ -324,6 +335,8 @@ def attend(q: Array, keys: Array, values: Array, scale: float, is_seen: npt.NDAr
 OPERATIONS: dict[type[op.Operation], Callable[[Run, Any], Any]] = {
     op.Embed: embed,
     op.Pick: pick,
+    op.Given: given,
+    op.Concat: concat,
     op.RmsNorm: rms_norm,
     op.MatMul: matmul,
     op.Add: add,
