@@ -398,7 +398,7 @@ class Engine:
         segments: list[Segment] = []
         wanted: list[int] = []
         places: list[int] = []
-        row = 0
+        row, history = 0, self._body.history
         for plan in running:
             state, count, text = plan.state, len(plan.tokens), plan.chunk.sequence
             assert state is not None
@@ -407,7 +407,8 @@ class Engine:
             tables = tuple(table.ids for table in state.tables)
             write = 0 if plan.after is None else plan.after.id
             keep = 0 if plan.kept is None else plan.kept.id
-            segments.append(Segment(row, count, state.position, text.cache_type, tables, read, write, keep))
+            previous = text.last(history) if history else ()
+            segments.append(Segment(row, count, state.position, text.cache_type, tables, read, write, keep, previous))
             row += count
             wanted += range(row - plan.n_logits, row)
             places += range(plan.first_logits, plan.first_logits + plan.n_logits)

@@ -15,11 +15,14 @@ from ..generated.constants import GgmlType
 from ..machine import half_of_free_memory
 from ..model.experts import FileExpertSource
 from ..model.load import LoadedModel
+from ..model.ngram import NgramHash
+from ..sections.placement import PLE as NGRAM_TABLE
 from ..tensor import Tensor, array_layout
 from .backends.base import Backend
 from .finite import first_not_finite
-from .graph import Experts, Matrix, Vector
+from .graph import Experts, Matrix, NgramTable, Vector
 from .graph.weights import PagedExperts
+from .ngrams import NgramSource
 
 _PLAIN = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.F64)
 _POSITIONS = ".attn_rot_embd"  # frequencies that old files hold, and that follow from the metadata
@@ -42,6 +45,8 @@ class Weights:
         self._checking = threading.Lock()
         # Experts are used where they are mapped, unless the model was loaded to read them, or with a budget.
         self._source: FileExpertSource | None = model.experts if model.pages_experts else None
+        self._ngram_table = model.ple
+        self._ngrams: NgramSource | None = None
         self.used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -141,6 +146,21 @@ class Weights:
             made.append(Experts(tensor.name, self._type(tensor), n_expert, dims[1], dims[0], stored))
         return made[0], made[1], made[2]
 
+    def ngram_table(self, hash_: NgramHash, width: int) -> NgramTable:
+        """The table of n-gram rows, of which a few are read for each token.
+
+        Raises:
+            FormatError: `engine.tensor`: it is missing; `engine.shape`: its rows have another width, or are fewer than
+                the hash has.
+        """
+        tensor = self._find(NGRAM_TABLE)
+        if len(tensor.dims) != 2 or tensor.dims[0] != width or tensor.dims[1] < hash_.row_count:
+            raise self._shape(NGRAM_TABLE, tensor.dims, (width, hash_.row_count))
+        self.used.add(NGRAM_TABLE)
+        if self._ngrams is None:
+            self._ngrams = NgramSource(self._ngram_table, tensor)
+        return NgramTable(NGRAM_TABLE, hash_, width, self._ngrams)
+
     def dims(self, name: str) -> tuple[int, ...]:
         """The extents of a tensor.
 
@@ -200,8 +220,11 @@ class Weights:
                 self._check_tensor(matrix.name)
             self._finite |= waiting.keys()
             if everything:  # experts that are not mapped
-                for name in sorted(self.used - self._kept.keys()):
+                for name in sorted(self.used - self._kept.keys() - {NGRAM_TABLE}):
                     self._check_tensor(name)
+            # The table of n-grams may be far larger than memory: of it, rows are looked at when they are read.
+            if self._ngrams is not None and self._ngrams.not_finite is not None:
+                raise self._not_finite(NGRAM_TABLE, (self._ngrams.not_finite,))
 
     def _check_tensor(self, name: str) -> None:
         tensor = self._find(name)
@@ -255,7 +278,7 @@ class Weights:
         return FormatError(f"tensor {name} {what}", code="engine.nan", path=self._path, field=name)
 
     def _not_finite(self, name: str, place: tuple[int, ...]) -> FormatError:
-        axes = ("expert", "row", "element")[-len(place) :]
+        axes = ("row",) if name == NGRAM_TABLE else ("expert", "row", "element")[-len(place) :]
         where = ", ".join(f"{axis} {number}" for axis, number in zip(axes, place, strict=True))
         return FormatError(
             f"tensor {name} holds values that are not finite; the first is {where}",

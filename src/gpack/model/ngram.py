@@ -94,6 +94,11 @@ class NgramHash:
         )
 
     @property
+    def n_rows(self) -> int:
+        """Rows of each token."""
+        return len(self.head_offsets)
+
+    @property
     def row_count(self) -> int:
         """Rows that the table must have at least."""
         ends = (at + size for at, size in zip(self.head_offsets, self.head_vocab_sizes, strict=True))

@@ -118,7 +118,7 @@ class PleTable:
             if not is_number(value, least=_LEAST.get(field)):
                 raise UsageError(f"{field} is {value!r}", code="usage", path=path, field=field)
         self.row_bytes = _row_bytes(ggml_type, ne0)
-        self._offset, self._path = offset, path
+        self._offset, self._path, self._cache_bytes = offset, path, cache_bytes
         self._lock = threading.Lock()
         self._reads = self._read_bytes = 0
         self._view: Rows | None = None
@@ -240,6 +240,25 @@ class PleTable:
             cache_bytes=cache_bytes,
             reads_in_flight=reads_in_flight,
         )
+
+    def again(self) -> Self:
+        """Another table of the same rows, in the same mode, which stays open when this one is closed.
+
+        Raises:
+            ClosedError: This one was closed.
+        """
+        with self._file.use() as descriptor:
+            return type(self)(
+                descriptor,
+                self._path,
+                self._offset,
+                ggml_type=self.ggml_type,
+                ne0=self.ne0,
+                ne1=self.ne1,
+                io=self.io,
+                cache_bytes=self._cache_bytes,
+                reads_in_flight=self._in_flight,
+            )
 
     # ------------------------------------------------------------ rows
 

@@ -10,7 +10,7 @@ from ...errors import UnsupportedError
 from ..graph import Graph, Value
 from ..hyperparameters import Keys
 from ..weights import Weights
-from . import gemma3, llama, qwen2, qwen3, qwen3moe, qwen35
+from . import gemma3, llama, qwen2, qwen3, qwen3moe, qwen4exp, qwen35
 from .blocks import Hyperparameters, Model
 
 
@@ -49,6 +49,7 @@ ARCHITECTURES = {
     "qwen3moe": Architecture.of(qwen3moe),
     "qwen35": Architecture.of(qwen35),
     "qwen35moe": Architecture.of(qwen35),
+    "qwen4exp": Architecture.of(qwen4exp),
 }
 
 

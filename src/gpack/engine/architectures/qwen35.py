@@ -5,10 +5,12 @@ Sources: Yang, Kautz and Hatamizadeh, Gated Delta Networks (2024); Qwen Team, Qw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedError
 from ..graph import Graph, Part, Value
+from ..graph.operations import Activation
 from ..hyperparameters import MOST_HEADS, MOST_WIDTH, Keys
 from ..weights import Weights
 from . import blocks
@@ -17,7 +19,7 @@ from .llama import logits
 
 __all__ = ["Qwen35", "draft", "draft_logits", "logits", "read", "trace"]
 
-_MOST_TAPS = 64
+MOST_TAPS = 64
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,11 @@ class Qwen35(Hyperparameters):
 
 def read(keys: Keys, _w: Weights) -> Qwen35:
     """The hyperparameters."""
-    is_moe = keys.architecture.endswith("moe")
+    return read_hybrid(keys, is_moe=keys.architecture.endswith("moe"))
+
+
+def read_hybrid(keys: Keys, *, is_moe: bool) -> Qwen35:
+    """The hyperparameters of a model of delta nets and attention, with experts in all layers or in none."""
     h = blocks.read(keys, "neox", experts="always" if is_moe else "never")
     sections = keys.value("rope.dimension_sections")
     if isinstance(sections, list) and len(sections) > 3 and any(sections[3:]):
@@ -64,7 +70,7 @@ def read(keys: Keys, _w: Weights) -> Qwen35:
     return Qwen35(
         **vars(replace(h, scale=keys.number("attention.scale", default=h.scale))),
         recurrent=_recurrent_layers(keys, h.n_layer),
-        taps=keys.integer("ssm.conv_kernel", most=_MOST_TAPS, least=2),
+        taps=keys.integer("ssm.conv_kernel", most=MOST_TAPS, least=2),
         n_head_k=n_head_k,
         n_head_v=n_head_v,
         state_dim=state_dim,
@@ -124,7 +130,7 @@ def draft_logits(g: Graph, model: Model, x: Value) -> Value:
     return model.output(g, x, own if own in model.w else None, most=MOST_DRAFTED)
 
 
-def delta_net(g: Graph, layer: Layer, h: Qwen35, n: Value) -> Value:
+def delta_net(g: Graph, layer: Layer, h: Qwen35, n: Value, gate: Activation = "silu") -> Value:
     """A convolution, the gated delta rule, a norm of each head, an output gate."""
     w, size, kv = layer.model.w, h.state_dim, h.n_head_k * h.state_dim
     inner = h.n_head_v * size
@@ -147,18 +153,24 @@ def delta_net(g: Graph, layer: Layer, h: Qwen35, n: Value) -> Value:
         n_head_k=h.n_head_k,
         epsilon=h.epsilon,
     )
-    y = g.gate(z, g.rms(y, w.vector(layer.name("ssm_norm.weight"), size), h.epsilon), "silu")
+    y = g.gate(z, g.rms(y, w.vector(layer.name("ssm_norm.weight"), size), h.epsilon), gate)
     return layer.linear(g, y, "ssm_out", h.n_embd)
 
 
-def gated_attention(g: Graph, layer: Layer, h: Qwen35, n: Value) -> Value:
-    """Attention whose result goes through a gate; of each head the queries come first, then the gate."""
+def gated_attention(
+    g: Graph, layer: Layer, h: Qwen35, n: Value, attend: Callable[..., Value] | None = None
+) -> Value:
+    """Attention whose result goes through a gate; of each head the queries come first, then the gate.
+
+    Args:
+        attend: Notes the attention, with the arguments of `Graph.attention`, which it is by default.
+    """
     size, width = h.head_dim, h.n_head * h.head_dim
     both = layer.linear(g, n, "attn_q", 2 * width)
     q, gate = (g.columns(both, first, size, 2 * size, h.n_head) for first in (0, size))
     k, v = (layer.linear(g, n, name, h.n_head_kv * size) for name in ("attn_k", "attn_v"))
     q_norm, k_norm = layer.head_norms()
-    y = g.attention(
+    y = (attend or g.attention)(
         Part.of(q),
         Part.of(k),
         Part.of(v),

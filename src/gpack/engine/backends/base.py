@@ -76,6 +76,7 @@ class Segment:
         read, write: Ids of the recurrent states before these rows and after them. The states that a text begins with
             are zeros, and `read` is 0; both are 0 where there are none.
         keep: Id of memory that gets what recurrent states depend on of each row, for `Backend.replay`; 0: none does.
+        previous: The text's tokens before these rows, as many as the graphs' operations read, fewer at its beginning.
     """
 
     first_row: int
@@ -86,6 +87,7 @@ class Segment:
     read: int = 0
     write: int = 0
     keep: int = 0
+    previous: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

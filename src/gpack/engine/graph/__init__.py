@@ -2,6 +2,6 @@
 
 from .graph import Graph
 from .values import Part, Routing, Value
-from .weights import Experts, Matrix, Vector
+from .weights import Experts, Matrix, NgramTable, Vector
 
-__all__ = ["Experts", "Graph", "Matrix", "Part", "Routing", "Value", "Vector"]
+__all__ = ["Experts", "Graph", "Matrix", "NgramTable", "Part", "Routing", "Value", "Vector"]

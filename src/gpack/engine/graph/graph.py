@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from . import operations as op
 from .operations import Activation, Operation
 from .rope import Rope
-from .states import Convolution, DeltaMatrices, KeyValues, LayerState, StateId
+from .states import Convolution, DeltaMatrices, IndexedKeyValues, KeyValues, LayerState, StateId
 from .values import Part, Routing, Value
-from .weights import Experts, Matrix, Vector
+from .weights import Experts, Matrix, NgramTable, Vector
 
 
 @dataclass
@@ -24,11 +24,13 @@ class Graph:
         operations: What is computed.
         states: What texts keep from step to step, in the order in which operations first name them.
         results: Values that are read when a step has run, or by another graph.
+        history: How many tokens before its rows a text's operations read.
     """
 
     operations: list[Operation] = field(default_factory=list)
     states: list[StateId] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
+    history: int = 0
     _count: int = 0
 
     def __str__(self) -> str:
@@ -80,6 +82,31 @@ class Graph:
         """`size` columns from `first` on, and again every `step` columns, `count` times."""
         return self._note(op.Columns(self._value(size * count), x, first, size, step, count))
 
+    def activate(self, x: Value, activation: Activation, *, factor: float = 1.0, scale: float = 1.0) -> Value:
+        """Scale · activation(factor · x)."""
+        return self._note(op.Activate(self._value(x.width, x.per_token), x, activation, factor, scale))
+
+    def piece_norm(self, x: Value, weight: Vector, count: int, epsilon: float) -> Value:
+        """An RMS norm of each of `count` pieces of a row, with weights of their own."""
+        return self._note(op.PieceNorm(self._value(x.width), x, weight, count, epsilon))
+
+    def mean_pieces(self, x: Value, count: int) -> Value:
+        """The mean of `count` pieces of each row."""
+        return self._note(op.MeanPieces(self._value(x.width // count), x, count))
+
+    def add_to_pieces(self, x: Value, y: Value, weights: Value) -> Value:
+        """x_c + weights[c] · y for each piece of x."""  # noqa: D403
+        return self._note(op.AddToPieces(self._value(x.width), x, y, weights))
+
+    def piece_gate(self, k: Value, q: Value, v: Value, count: int, scale: float) -> Value:
+        """v times a gate for each of `count` pieces of k and q: `operations.PieceGate` has the equation."""  # noqa: D403
+        return self._note(op.PieceGate(self._value(v.width * count), k, q, v, count, scale))
+
+    def ngram_rows(self, table: NgramTable) -> Value:
+        """The table's rows that the step's tokens touch, those of a token side by side."""
+        self.history = max(self.history, table.hash.ngram_size - 1)
+        return self._note(op.NgramRows(self._value(table.hash.n_rows * table.width), table))
+
     def soft_cap(self, x: Value, cap: float) -> Value:
         """Cap · tanh(x / cap)."""
         return self._note(op.SoftCap(self._value(x.width, x.per_token), x, cap))
@@ -113,6 +140,60 @@ class Graph:
         output = self._value(n_head * head_dim)
         return self._note(op.Attention(output, q, k, v, state, n_head, rope, scale, q_norm, k_norm, epsilon))
 
+    def sparse_attention(
+        self,
+        q: Part,
+        k: Part,
+        v: Part,
+        *,
+        index_q: Part,
+        index_k: Part,
+        layer: int,
+        n_head: int,
+        n_head_kv: int,
+        n_index_head: int,
+        rope: Rope,
+        scale: float,
+        q_norm: Vector,
+        k_norm: Vector,
+        index_q_norm: Vector,
+        index_k_norm: Vector,
+        epsilon: float,
+        block: int,
+        n_blocks: int,
+    ) -> Value:
+        """Attention over chosen blocks of positions and the tail: `operations.SparseAttention` says which.
+
+        Args:
+            q, k, v, index_q: Heads side by side.
+            index_k: One index key.
+            block: Positions of a block.
+            n_blocks: Blocks that a row sees at most.
+        """
+        state = self._state(layer, IndexedKeyValues(n_head_kv, q.width // n_head, 0, index_k.width))
+        return self._note(
+            op.SparseAttention(
+                self._value(q.width),
+                q,
+                k,
+                v,
+                state,
+                n_head,
+                rope,
+                scale,
+                q_norm,
+                k_norm,
+                epsilon,
+                index_q,
+                index_k,
+                n_index_head,
+                index_q_norm,
+                index_k_norm,
+                block,
+                n_blocks,
+            )
+        )
+
     def route(self, scores: Value, n_used: int, scale: float) -> Routing:
         """The experts with the highest probabilities, and these divided by their sum."""
         self._count += 1
@@ -128,10 +209,17 @@ class Graph:
         """The sum of each row's experts' results, times their weights."""
         return self._note(op.Mix(self._value(x.width), x, routing))
 
-    def convolution(self, x: Value, weight: Vector, taps: int, *, layer: int) -> Value:
-        """silu of a causal convolution of each channel over the text's newest positions."""  # noqa: D403
-        state = self._state(layer, Convolution(taps - 1, x.width))
-        return self._note(op.CausalConvolution(self._value(x.width), x, weight, taps, state))
+    def convolution(
+        self, x: Value, weight: Vector, taps: int, *, layer: int, dilation: int = 1, role: str = ""
+    ) -> Value:
+        """silu of a causal convolution of each channel over the text's newest positions.
+
+        Args:
+            dilation: Positions from one tap to the next.
+            role: Tells it apart from other convolutions of the layer.
+        """  # noqa: D403
+        state = self._state(layer, Convolution((taps - 1) * dilation, x.width), role)
+        return self._note(op.CausalConvolution(self._value(x.width), x, weight, taps, state, dilation))
 
     def delta_rule(
         self,
@@ -174,8 +262,8 @@ class Graph:
         self.operations.append(operation)
         return operation.output
 
-    def _state(self, layer: int, kind: LayerState) -> StateId:
-        made = StateId(layer, kind)
+    def _state(self, layer: int, kind: LayerState, role: str = "") -> StateId:
+        made = StateId(layer, kind, role)
         if made not in self.states:
             self.states.append(made)
         return made

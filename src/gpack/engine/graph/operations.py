@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .rope import Rope
 from .states import StateId
 from .values import Part, Routing, Value
-from .weights import Experts, Matrix, Vector
+from .weights import Experts, Matrix, NgramTable, Vector
 
 Activation = Literal["silu", "gelu", "sigmoid"]
 
@@ -151,6 +151,61 @@ class Columns(ValueOperation):
 
 
 @dataclass(frozen=True)
+class Activate(ValueOperation):
+    """Scale · activation(factor · x), element by element."""
+
+    x: Value
+    activation: Activation
+    factor: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class PieceNorm(ValueOperation):
+    """As RmsNorm, for each of `count` pieces of a row, each of which has weights of its own."""
+
+    x: Value
+    weight: Vector
+    count: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class MeanPieces(ValueOperation):
+    """The mean of `count` pieces of each row, element by element."""
+
+    x: Value
+    count: int
+
+
+@dataclass(frozen=True)
+class AddToPieces(ValueOperation):
+    """x_c + weights[c] · y for each piece c of a row of x; there are as many as the weights have columns."""
+
+    x: Value
+    y: Value
+    weights: Value
+
+
+@dataclass(frozen=True)
+class PieceGate(ValueOperation):
+    """g_c · v for each of `count` pieces c of k and q: g_c = σ(sign(s) sqrt(max(|s|, 10⁻⁶))), s = k_c · q_c · scale."""
+
+    k: Value
+    q: Value
+    v: Value
+    count: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class NgramRows(ValueOperation):
+    """The rows of a table that each token and those before it in its text touch, side by side."""
+
+    table: NgramTable
+
+
+@dataclass(frozen=True)
 class SoftCap(ValueOperation):
     """Cap · tanh(x / cap)."""
 
@@ -179,6 +234,32 @@ class Attention(ValueOperation):
     q_norm: Vector | None
     k_norm: Vector | None
     epsilon: float
+
+
+@dataclass(frozen=True)
+class SparseAttention(Attention):
+    """As Attention, but over chosen blocks of positions and the tail: a row at position t has c = (t + 1) // block
+    whole blocks before it and sees the best min(n_blocks, c) of them, and all positions from c · block to t.
+
+    Block b has the key K_b = rotate(rms(mean of its index keys; k_norm)), at its first position. Its score is
+    Σ_h max(0, q_h · K_b); the lower number is first where two are equal. Index queries are normed and rotated as
+    queries are.
+
+    Attributes:
+        index_q: n_index_head heads of index queries.
+        index_k: One index key.
+        index_q_norm, index_k_norm: Weights of the RMS norms of index queries and of the keys of blocks.
+        block: Positions of a block.
+        n_blocks: Blocks that a row sees at most, beside the tail.
+    """
+
+    index_q: Part
+    index_k: Part
+    n_index_head: int
+    index_q_norm: Vector
+    index_k_norm: Vector
+    block: int
+    n_blocks: int
 
 
 @dataclass(frozen=True)
@@ -215,17 +296,19 @@ class Mix(ValueOperation):
 
 @dataclass(frozen=True)
 class CausalConvolution(ValueOperation):
-    """silu of a depthwise convolution over the newest positions of the text: Σ_j weight[c, j] x[t - taps + 1 + j, c].
+    """silu of a depthwise convolution over earlier positions of the text: Σ_j weight[c, j] x[t - (taps - 1 - j) d, c].
 
     Attributes:
         weight: float32 [channels · taps], a channel's taps side by side; the last tap meets the row itself.
-        state: The inputs of the last taps - 1 positions; zeros before the text begins.
+        state: The inputs of the last (taps - 1) · dilation positions; zeros before the text begins.
+        dilation: d: Positions from one tap to the next.
     """
 
     x: Value
     weight: Vector
     taps: int
     state: StateId
+    dilation: int = 1
 
     def kept(self) -> tuple[Part, ...]:
         """The inputs."""

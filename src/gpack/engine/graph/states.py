@@ -19,6 +19,17 @@ class KeyValues:
 
 
 @dataclass(frozen=True)
+class IndexedKeyValues(KeyValues):
+    """Keys and values of all positions, and of each an index key, by which blocks of positions are chosen.
+
+    Attributes:
+        index_dim: Elements of an index key, which are kept as floats whatever the type of the cache.
+    """
+
+    index_dim: int = 1
+
+
+@dataclass(frozen=True)
 class Convolution:
     """The inputs of a causal convolution's last `rows` positions, `width` channels each."""
 
@@ -46,10 +57,12 @@ class StateId:
     Attributes:
         layer: Of the model.
         kind: What is kept.
+        role: Tells states apart that are otherwise alike.
     """
 
     layer: int
     kind: LayerState
+    role: str = ""
 
     def __str__(self) -> str:
-        return f"layer {self.layer}: {self.kind}"
+        return f"layer {self.layer}: {self.kind}{self.role and f' of {self.role}'}"

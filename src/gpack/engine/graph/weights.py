@@ -86,3 +86,44 @@ class Experts:
     def __str__(self) -> str:
         rows = f", rows from {self.first_row}" if self.first_row else ""
         return f"{self.name} [{self.n_expert}, {self.n_out}, {self.n_in}] {GgmlType.NAMES[self.ggml_type]}{rows}"
+
+
+class TokenHash(Protocol):
+    """Says which rows of a table a token touches; `gpack.model.ngram.NgramHash` is one."""
+
+    @property
+    def ngram_size(self) -> int:
+        """Tokens that a row depends on at most, the token itself among them."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of each token."""
+
+    def rows(self, tokens: Any, previous: Any = ()) -> npt.NDArray[np.int64]:
+        """int64 [tokens, n_rows]: the rows of consecutive tokens of a text; `previous` are those before them."""
+
+
+class RowSource(Protocol):
+    """Reads rows of a table by their numbers; `gpack.model.ple.PleTable` is one."""
+
+    def values(self, ids: Any) -> npt.NDArray[np.float32]:
+        """float32 [..., width]: the values of rows."""
+
+
+@dataclass(frozen=True)
+class NgramTable:
+    """A table that may be far larger than memory, and which of its rows the newest tokens of a text touch.
+
+    Attributes:
+        hash: Gives the numbers of a token's rows.
+        width: Elements of a row.
+        source: Reads rows when they are needed.
+    """
+
+    name: str
+    hash: TokenHash
+    width: int
+    source: RowSource = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.hash.n_rows} rows of {self.width}]"

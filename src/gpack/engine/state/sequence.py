@@ -100,6 +100,11 @@ class Sequence:
         state, tokens = self._content
         return tokens[first : min(end, state.position)].tolist()
 
+    def last(self, count: int) -> Tokens[int]:
+        """The last committed tokens: so many, or all."""
+        state, tokens = self._content
+        return tokens[max(0, state.position - count) : state.position]
+
     @property
     def state(self) -> TextState:
         """The committed state."""

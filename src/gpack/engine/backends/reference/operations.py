@@ -164,6 +164,40 @@ def columns(run: Run, it: op.Columns) -> Array:
     return run.value(it.x)[..., places.reshape(-1)]
 
 
+def activate(run: Run, it: op.Activate) -> Array:
+    """Scale · activation(factor · x)."""
+    made: Array = it.scale * ACTIVATIONS[it.activation](it.factor * run.value(it.x))
+    return made
+
+
+def piece_norm(run: Run, it: op.PieceNorm) -> Array:
+    """`rms` of each piece of a row, with weights of its own."""
+    x = run.value(it.x)
+    return rms(pieces_of(x, it.count), it.weight.values.reshape(it.count, -1), it.epsilon).reshape(x.shape)
+
+
+def mean_pieces(run: Run, it: op.MeanPieces) -> Array:
+    """The mean of a row's pieces."""
+    mean: Array = pieces_of(run.value(it.x), it.count).mean(axis=-2)
+    return mean
+
+
+def add_to_pieces(run: Run, it: op.AddToPieces) -> Array:
+    """x_c + weights[c] · y."""
+    x, weights = run.value(it.x), run.value(it.weights)
+    added: Array = pieces_of(x, it.weights.width) + weights[..., None] * run.value(it.y)[..., None, :]
+    return added.reshape(x.shape)
+
+
+def piece_gate(run: Run, it: op.PieceGate) -> Array:
+    """σ(sign(s) sqrt(max(|s|, 1e-6))) · v for each piece; s = k_c · q_c · scale."""
+    k, q = (pieces_of(run.value(x), it.count) for x in (it.k, it.q))
+    s = (k * q).sum(axis=-1, keepdims=True) * it.scale
+    gates = sigmoid(np.sign(s) * np.sqrt(np.maximum(np.abs(s), 1e-6)))
+    gated: Array = gates * run.value(it.v)[..., None, :]
+    return gated.reshape(*gated.shape[:2], -1)
+
+
 def soft_cap(run: Run, it: op.SoftCap) -> Array:
     """Cap · tanh(x / cap)."""
     capped: Array = it.cap * np.tanh(run.value(it.x) / it.cap)
@@ -202,6 +236,15 @@ def mix(run: Run, it: op.Mix) -> Array:
 # ---------------------------------------------------------------- text by text
 
 
+def ngram_rows(run: Run, it: op.NgramRows) -> Array:
+    """The table's rows of each token's n-grams, side by side."""
+    table = it.table
+    out = np.empty((len(run.step.tokens), table.hash.n_rows, table.width))
+    for segment, rows in run.segments():
+        out[rows] = table.source.values(table.hash.rows(run.step.tokens[rows], segment.previous))
+    return out.reshape(len(out), 1, -1)
+
+
 def attention(run: Run, it: op.Attention) -> Array:
     """Norm and rotation of heads; keys and values are kept; then `attend`, text by text."""
     kind: Any = it.state.kind
@@ -221,21 +264,45 @@ def attention(run: Run, it: op.Attention) -> Array:
         is_seen = seen <= positions[:, None]
         if kind.window:
             is_seen &= seen > positions[:, None] - kind.window
+        if isinstance(it, op.SparseAttention):
+            is_seen &= chosen_positions(run, it, segment, rows)
         out[rows] = attend(turned_q, keys, values, it.scale, is_seen)
     return out.reshape(len(out), 1, -1)
 
 
+def chosen_positions(run: Run, it: op.SparseAttention, segment: Segment, rows: slice) -> npt.NDArray[np.bool_]:
+    """Which positions are in the best whole blocks of each row, or in its tail: [rows, positions]."""
+    size, end = it.block, segment.position + segment.count
+    run.states.write_index(it.state, segment, run.heads(it.index_k, 1)[rows, 0])
+    raw = run.states.read_index(it.state, segment, end)
+    firsts = np.arange(0, end // size * size, size)
+    means = raw[: len(firsts) * size].reshape(len(firsts), size, -1).mean(axis=1)
+    keys = rotate(rms(means, it.index_k_norm.values, it.epsilon)[:, None], firsts, it.rope)[:, 0]
+    positions = np.arange(segment.position, end)
+    q = rms(run.heads(it.index_q, it.n_index_head)[rows], it.index_q_norm.values, it.epsilon)
+    scores = np.maximum(rotate(q, positions, it.rope) @ keys.T, 0).sum(axis=1)
+    chosen = np.zeros((segment.count, end), np.bool_)
+    for row, position in enumerate(positions):
+        whole = (position + 1) // size
+        best = np.argsort(-scores[row, :whole], kind="stable")[: it.n_blocks]
+        for block in best:
+            chosen[row, block * size : (block + 1) * size] = True
+        chosen[row, whole * size :] = True
+    return chosen
+
+
 def causal_convolution(run: Run, it: op.CausalConvolution) -> Array:
-    """silu( Σ_j weight[c, j] x[t - taps + 1 + j, c] ), text by text."""
-    x, taps = run.value(it.x)[:, 0], it.taps
+    """silu( Σ_j weight[c, j] x[t - (taps - 1 - j) dilation, c] ), text by text."""
+    x, taps, dilation = run.value(it.x)[:, 0], it.taps, it.dilation
     weight = it.weight.values.reshape(-1, taps).astype(np.float64)
     assert isinstance(it.state.kind, Convolution)
     out = np.empty(x.shape)
     for segment, rows in run.segments():
-        # The row at t is taps - 1 further on, since the earlier positions come before.
+        # The row at t is (taps - 1) · dilation further on, since the earlier positions come before.
         inputs = np.concatenate([run.states.read_recurrent(it.state, segment), x[rows]])
-        out[rows] = sum(weight[:, j] * inputs[j : j + segment.count] for j in range(taps))
-        run.states.write_recurrent(it.state, segment, inputs[len(inputs) - (taps - 1) :])
+        starts = range(0, taps * dilation, dilation)
+        out[rows] = sum(weight[:, j] * inputs[start : start + segment.count] for j, start in enumerate(starts))
+        run.states.write_recurrent(it.state, segment, inputs[len(inputs) - (taps - 1) * dilation :])
     return silu(out)[:, None]
 
 
@@ -267,6 +334,11 @@ def rms(x: Array, weight: npt.NDArray[np.float32], epsilon: float) -> Array:
     """x / sqrt(mean(x²) + epsilon) · weight, over the last axis."""  # noqa: D403
     normed: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
     return normed
+
+
+def pieces_of(x: Array, count: int) -> Array:
+    """Rows [..., width] as [..., count, width / count]."""
+    return x.reshape(*x.shape[:-1], count, -1)
 
 
 def unit_heads(x: Array, epsilon: float) -> Array:
@@ -343,8 +415,15 @@ OPERATIONS: dict[type[op.Operation], Callable[[Run, Any], Any]] = {
     op.Scale: scale,
     op.Gate: gate,
     op.Columns: columns,
+    op.Activate: activate,
+    op.PieceNorm: piece_norm,
+    op.MeanPieces: mean_pieces,
+    op.AddToPieces: add_to_pieces,
+    op.PieceGate: piece_gate,
+    op.NgramRows: ngram_rows,
     op.SoftCap: soft_cap,
     op.Attention: attention,
+    op.SparseAttention: attention,
     op.Route: route,
     op.ExpertMatMul: expert_matmul,
     op.Mix: mix,

@@ -1,7 +1,7 @@
 """Memory for what texts keep: arrays of float64, whatever the type of the cache.
 
-A block of keys and values has, for each state of its group, two arrays [64, n_head_kv, head_dim]. The recurrent states
-of a text are one array each. All arrays of a piece of memory lie one after the other; a step names it by its address.
+A block of keys and values has, for each state of its group, two arrays [64, n_head_kv, head_dim], and where there are
+index keys a third, [64, index_dim]. The recurrent states of a text are one array each. All arrays of a piece of memory lie one after the other; a step names it by its address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...graph.graph import Graph
-from ...graph.states import Convolution, DeltaMatrices, KeyValues, StateId
+from ...graph.states import Convolution, DeltaMatrices, IndexedKeyValues, KeyValues, StateId
 from ..base import BLOCK, Segment, StateGroups
 from .arrays import Array
 from .rounding import as_cached
@@ -93,7 +93,8 @@ class KeptLayout:
 def _shapes(state: StateId) -> tuple[tuple[int, ...], ...]:
     kind = state.kind
     if isinstance(kind, KeyValues):
-        return ((BLOCK, kind.n_head_kv, kind.head_dim),) * 2
+        index = ((BLOCK, kind.index_dim),) if isinstance(kind, IndexedKeyValues) else ()
+        return (*((BLOCK, kind.n_head_kv, kind.head_dim),) * 2, *index)
     if isinstance(kind, Convolution):
         return ((kind.rows, kind.width),)
     if isinstance(kind, DeltaMatrices):
@@ -117,18 +118,32 @@ class States:
         """Puts keys and values of a segment's rows, [rows, n_head_kv, head_dim], into its blocks."""
         if self.round_caches:
             keys, values = (as_cached(x, segment.cache_type) for x in (keys, values))
+        self._write(state, segment, 0, keys)
+        self._write(state, segment, 1, values)
+
+    def write_index(self, state: StateId, segment: Segment, keys: Array) -> None:
+        """Puts index keys of a segment's rows, [rows, index_dim], into its blocks."""
+        self._write(state, segment, 2, keys)
+
+    def _write(self, state: StateId, segment: Segment, which: int, rows: Array) -> None:
         for number, first in _blocks(segment.position, segment.position + segment.count):
-            block_keys, block_values = self._block(state, segment, number)
+            block = self._block(state, segment, number)[which]
             for row in range(max(0, first - segment.position), min(segment.count, first + BLOCK - segment.position)):
-                place = segment.position + row - first
-                block_keys[place], block_values[place] = keys[row], values[row]
+                block[segment.position + row - first] = rows[row]
 
     def read_positions(self, state: StateId, segment: Segment, first: int, end: int) -> tuple[Array, Array]:
         """Keys and values of the positions from `first` to before `end`, [positions, n_head_kv, head_dim]."""
-        blocks = [self._block(state, segment, number) for number, _ in _blocks(first, end)]
+        return self._read(state, segment, 0, first, end), self._read(state, segment, 1, first, end)
+
+    def read_index(self, state: StateId, segment: Segment, end: int) -> Array:
+        """Index keys of the positions to before `end`, [positions, index_dim]."""
+        return self._read(state, segment, 2, 0, end)
+
+    def _read(self, state: StateId, segment: Segment, which: int, first: int, end: int) -> Array:
+        blocks = [self._block(state, segment, number)[which] for number, _ in _blocks(first, end)]
         begin = first // BLOCK * BLOCK
-        keys, values = (np.concatenate(parts)[first - begin : end - begin] for parts in zip(*blocks, strict=True))
-        return keys, values
+        made: Array = np.concatenate(blocks)[first - begin : end - begin]
+        return made
 
     def read_recurrent(self, state: StateId, segment: Segment) -> Array:
         """A recurrent state before the segment's rows; the caller's own."""
