@@ -69,7 +69,8 @@ def pack_entry(entry: Entry) -> bytes:
 def infer_kind(value: Any) -> str:
     """The kind that a plain Python value is written as."""
     if isinstance(value, list):
-        return f"[{infer_kind(value[0])}]"
+        wide = type(value[0]) is int and max(value) >= 1 << 32
+        return "[u64]" if wide else f"[{infer_kind(value[0])}]"
     return {bool: "bool", int: "u32", float: "f32", str: "str", bytes: "str"}[type(value)]
 
 

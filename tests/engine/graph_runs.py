@@ -98,6 +98,7 @@ class Text:
     recurrent: Memory | None
     cache_type: str
     position: int = 0
+    tokens: list[int] = field(default_factory=list)
 
 
 class Bed:
@@ -132,6 +133,7 @@ class Bed:
                     self._tables(text, len(added)),
                     text.recurrent.id if text.recurrent is not None else 0,
                     target.id if target is not None else 0,
+                    text.tokens[len(text.tokens) - min(len(text.tokens), self.pair.body.history) :],
                 )
             )
             tokens += added
@@ -141,6 +143,7 @@ class Bed:
         hidden, logits = (np.array(made, np.float64) for made in self.backend.run(self.program, step)[:2])
         for (text, added), target in zip(rows, written, strict=True):
             text.position += len(added)
+            text.tokens += added
             text.recurrent = target
         return hidden, logits
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tiny_models import DATA, ORACLE, text
 
@@ -25,16 +26,18 @@ from gpack.engine.backends.reference import ReferenceBackend
 from gpack.engine.backends.reference.operations import OPERATIONS
 from gpack.engine.backends.reference.rounding import as_8_bits
 from gpack.engine.engine import Chunk
-from gpack.engine.graph import Part, Value
+from gpack.engine.graph import NgramTable, Part, Value
 from gpack.engine.graph.rope import Rope, Yarn
 from gpack.errors import UnsupportedError
 from gpack.generated.constants import GgmlType
 from gpack.model import GuildModel, ModelPaths
+from gpack.model.ngram import NgramHash
 
 from .graph_runs import Bed, Doubles, Pair, Text, experts, matrix, quantised, random, vector
 from .products import BLOCKS, NUMBERS, PLAIN, plain_rows, random_rows
 from .products import Bed as ProductBed
 from .test_architectures import MODELS
+from .toy_qwen4exp import qwen4exp
 
 VARIANTS = [variant.name for variant in usable()]
 WITHOUT_KERNELS = ("F64", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "NVFP4")
@@ -134,6 +137,68 @@ def x_norm(x: Value) -> Any:
     return random(2, x.width)
 
 
+def sparse_attention(block: int, n_blocks: int, *, index_dim: int = 20) -> Build:
+    """Chosen by an indexer of three heads; less than all is seen from the position (n_blocks + 1) · block - 1 on."""
+
+    def build(pair: Pair, x: Value) -> Value:
+        g, head_dim, n_index = pair.body, 20, 3
+        q, k, v = (Part.of(g.matmul(x, product(x.width, count * head_dim, 30 + count))) for count in (6, 2, 3))
+        v = Part(v.value, head_dim, 2 * head_dim)
+        index_q = Part.of(g.matmul(x, product(x.width, n_index * index_dim, 41)))
+        norms = {
+            name: vector(name, 1 + random(seed, size) / 4)
+            for seed, (name, size) in enumerate(
+                (("q_norm", 20), ("k_norm", 20), ("index_q_norm", index_dim), ("index_k_norm", index_dim))
+            )
+        }
+        return g.sparse_attention(
+            q,
+            k,
+            v,
+            index_q=index_q,
+            index_k=Part.of(g.matmul(x, product(x.width, index_dim, 42))),
+            layer=0,
+            n_head=6,
+            n_head_kv=2,
+            n_index_head=n_index,
+            rope=Rope(12, 1000.0, interleaved=False),
+            scale=head_dim**-0.5,
+            epsilon=1e-5,
+            block=block,
+            n_blocks=n_blocks,
+            **norms,
+        )
+
+    return build
+
+
+class Rows:
+    """A table in memory."""
+
+    def __init__(self, values: npt.NDArray[np.float32]) -> None:
+        self.table = values
+
+    def values(self, ids: Any) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self.table[ids]
+        return found
+
+
+def ngram_rows(pair: Pair, _x: Value) -> Value:
+    """Of the last three tokens, with a separator among them."""
+    sizes = (11, 13, 17, 19)
+    hash_ = NgramHash(3, 2, (123457, 76543, 998877), (0, 11, 24, 41), sizes, 7)
+    return pair.body.ngram_rows(NgramTable("table", hash_, 10, Rows(random(8, sum(sizes), 10))))
+
+
+def piece_gate(pair: Pair, x: Value) -> Value:
+    """Also where a product is 0, and where it is nearly so."""
+    g = pair.body
+    k = g.matmul(x, product(x.width, 3 * 40, 1))
+    none = g.scale(g.columns(k, 0, 40, 0, 3), 1e-5)
+    value = g.matmul(x, product(x.width, 40, 2))
+    return g.add(g.piece_gate(k, k, value, 3, 0.3), g.piece_gate(none, g.scale(k, 0.0), value, 3, 0.3))
+
+
 # By kind; each function's last operation is of that kind, but for what only makes sense with others around it.
 CASES: dict[str, dict[str, Build]] = {
     "Embed": {"rows": lambda pair, x: x},
@@ -172,6 +237,36 @@ CASES: dict[str, dict[str, Build]] = {
         "and kept": lambda pair, x: pair.body.add(pair.body.gate(x, pair.body.scale(x, 2.0), "silu"), x),
     },
     "Columns": {"pieces": lambda pair, x: pair.body.columns(x, 8, 16, 32, 2)},
+    "Activate": {
+        name: lambda pair, x, name=name: pair.body.activate(  # type: ignore[misc]
+            pair.body.matmul(x, product(x.width, 45)), name, factor=0.5, scale=3.0
+        )
+        for name in ("silu", "sigmoid")
+    },
+    "PieceNorm": {
+        "pieces": lambda pair, x: pair.body.piece_norm(
+            pair.body.matmul(x, product(x.width, 3 * 23)), vector("w", random(2, 3 * 23)), 3, 1e-3
+        )
+    },
+    "MeanPieces": {"pieces": lambda pair, x: pair.body.mean_pieces(pair.body.matmul(x, product(x.width, 3 * 23)), 3)},
+    "AddToPieces": {
+        "pieces": lambda pair, x: pair.body.add_to_pieces(
+            pair.body.matmul(x, product(x.width, 3 * 23, 1)),
+            pair.body.matmul(x, product(x.width, 23, 2)),
+            pair.body.matmul(x, product(x.width, 3, 4)),
+        ),
+        "and kept": lambda pair, x: pair.body.add(
+            pair.body.add_to_pieces(x, pair.body.mean_pieces(x, 2), pair.body.matmul(x, product(x.width, 2))), x
+        ),
+    },
+    "PieceGate": {"pieces": piece_gate},
+    "NgramRows": {"three tokens": ngram_rows},
+    "SparseAttention": {
+        "fours": sparse_attention(4, 5),
+        "threes": sparse_attention(3, 2, index_dim=13),
+        "larger than a tile": sparse_attention(24, 1),
+        "all seen": sparse_attention(4, 30),
+    },
     "SoftCap": {"row": lambda pair, x: pair.body.soft_cap(pair.body.scale(x, 4.0), 2.0)},
     "Attention": {
         "interleaved": attention(Rope(16, 1000.0, interleaved=True)),
@@ -186,7 +281,10 @@ CASES: dict[str, dict[str, Build]] = {
     "ExpertMatMul": {"experts": mixture},
     "Mix": {"experts": mixture, "and kept": lambda pair, x: pair.body.add(x, mixture(pair, x))},
     "CausalConvolution": {
-        "four": lambda pair, x: pair.body.convolution(x, vector("w", random(6, 4 * x.width) / 2), 4, layer=0)
+        "four": lambda pair, x: pair.body.convolution(x, vector("w", random(6, 4 * x.width) / 2), 4, layer=0),
+        "every third": lambda pair, x: pair.body.convolution(
+            x, vector("w", random(6, 4 * x.width) / 2), 4, layer=0, dilation=3
+        ),
     },
     "DeltaRule": {"heads": delta_rule},
 }
@@ -218,7 +316,7 @@ def test_operations(variant: str, kind: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_attention_over_rounded_caches(variant: str, cache_type: str) -> None:
     """But for the few numbers that float32 and float64 round to different neighbours."""
-    for build in CASES["Attention"].values():
+    for build in (*CASES["Attention"].values(), *CASES["SparseAttention"].values()):
         with backends(variant, "f32") as (cpu, reference):
             made, wanted = (runs(backend, built(build), cache_type) for backend in (cpu, reference))
         differences = np.abs(made - wanted) / wanted.std()
@@ -315,10 +413,10 @@ def compared(model: GuildModel, ids: list[int], variant: str, compute: str, cach
     return made[0], made[1]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, "qwen4exp"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_architectures(variant: str, name: str, tmp_path: Path) -> None:
-    with MODELS[name].open(tmp_path / "m.gguf") as model:
+    with (MODELS | {"qwen4exp": qwen4exp()})[name].open(tmp_path / "m.gguf") as model:
         made, wanted = compared(model, text(90), variant, "f32", "F32")
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * wanted.std())
 

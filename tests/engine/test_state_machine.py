@@ -21,7 +21,7 @@ from gpack.engine.backends.cpu.variants import usable
 from gpack.generated.constants import GgmlType
 from gpack.quants.encode import encoder
 
-from . import toy_recurrent
+from . import toy_qwen4exp, toy_recurrent
 from .alone import Alone
 from .machine import ACTIONS, Counts, EngineMachine, Setting
 from .planted import FAULTS, Fault
@@ -42,6 +42,7 @@ MODELS: dict[str, tuple[Callable[[], TinyModel], tuple[str, ...]]] = {
     "llama": (tiny, ("F32", "F64")),
     "qwen2": (lambda: tiny("qwen2", n_ff=64), ("Q8_0", "Q4_0")),
     "qwen35moe": (toy_recurrent.qwen35moe, ("Q8_0", "MXFP4", "F16")),
+    "qwen4exp": (toy_qwen4exp.qwen4exp, ("F32", "Q8_0", "F16")),
     "llama of odd sizes": (lambda: tiny(n_head=3, n_kv=3, width=20, n_layer=1), ("F16", "BF16", "F32")),
     "qwen3": (lambda: tiny("qwen3", n_embd=256, n_ff=256, n_layer=1, width=64), ("Q4_K", "Q6_K")),
 }

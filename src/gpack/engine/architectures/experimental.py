@@ -27,8 +27,8 @@ class HyperConnections:
         rank: Width of the networks that weigh their elements.
     """
 
-    count: int
-    rank: int
+    count: int = 1
+    rank: int = 1
 
     @classmethod
     def read(cls, keys: Keys) -> HyperConnections:

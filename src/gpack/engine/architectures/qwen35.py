@@ -157,9 +157,7 @@ def delta_net(g: Graph, layer: Layer, h: Qwen35, n: Value, gate: Activation = "s
     return layer.linear(g, y, "ssm_out", h.n_embd)
 
 
-def gated_attention(
-    g: Graph, layer: Layer, h: Qwen35, n: Value, attend: Callable[..., Value] | None = None
-) -> Value:
+def gated_attention(g: Graph, layer: Layer, h: Qwen35, n: Value, attend: Callable[..., Value] | None = None) -> Value:
     """Attention whose result goes through a gate; of each head the queries come first, then the gate.
 
     Args:

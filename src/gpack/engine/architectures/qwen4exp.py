@@ -6,14 +6,15 @@ Source: Qwen Team, Qwen3.8-Flash-Next (2026). What they call experimental is in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from ...errors import UnsupportedError
 from ...model.ngram import NgramHash
+from ...sections.placement import PLE as NGRAM_TABLE
 from ..graph import Graph, NgramTable, Part, Value
 from ..hyperparameters import MOST_CONTEXT, MOST_HEADS, MOST_WIDTH, Keys
-from ..weights import NGRAM_TABLE, Weights
+from ..weights import Weights
 from .blocks import Layer, Model
 from .experimental import HyperConnections, read_hash
 from .llama import logits
@@ -51,7 +52,7 @@ class Qwen4Exp(Qwen35):
         ngrams: None where there are none.
     """
 
-    streams: HyperConnections = HyperConnections(0, 0)
+    streams: HyperConnections = field(default_factory=HyperConnections)
     ratios: tuple[int, ...] = ()
     budget: int = 0
     n_index_head: int = 0

@@ -95,7 +95,7 @@ class Graph:
         return self._note(op.MeanPieces(self._value(x.width // count), x, count))
 
     def add_to_pieces(self, x: Value, y: Value, weights: Value) -> Value:
-        """x_c + weights[c] · y for each piece of x."""  # noqa: D403
+        """x_c + weights[c] · y for each piece of x."""
         return self._note(op.AddToPieces(self._value(x.width), x, y, weights))
 
     def piece_gate(self, k: Value, q: Value, v: Value, count: int, scale: float) -> Value:

@@ -95,6 +95,7 @@ def attention(
     scale: float,
     window: int = 0,
     heads: HeadOptions = _NOTHING,
+    rows: int = 0,
 ) -> None:
     """Adds softmax(q kᵀ · scale) v of every head over the blocks, to which k and v are added; causal.
 
@@ -107,6 +108,7 @@ def attention(
         layer: Which of the group's layers.
         group: Which of a segment's block tables.
         window: How many of the newest positions are visible; 0: all.
+        rows: Address of a state block that tells of the rows that attend; 0: all of the step do.
     """
     program.keep((step, memory))
     for layout in layouts:
@@ -139,7 +141,7 @@ def attention(
         step.need_parts(4 * n_head * (place.padded + 2))
         program.add(
             f"attention_{layout.cache_type.lower()}",
-            step.address,
+            rows or step.address,
             *q,
             *out,
             n_head,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from ....machine import usable_cores
 from ...graph import weights as graph
 from ...graph.graph import Graph
-from ...graph.states import KeyValues, StateId
+from ...graph.states import IndexedKeyValues, KeyValues, StateId
 from ...options import MOST_OPEN, count_option
 from .. import base
 from ..base import Layout, Memory, StateGroups, Step, StepOutput
@@ -22,6 +23,7 @@ from .buffers import aligned
 from .cache import BlockLayout, KeptLayout
 from .finite import suspects
 from .lowering import Lowering, Shared, StatePlaces, state_layout
+from .lowering_streams import StreamLowering
 from .step import PickBlock, Segment, StepBlock
 from .store import Kernels
 from .team import MOST_THREADS, Program, Team
@@ -44,6 +46,7 @@ class CpuProgram:
         hidden: float32 [max_rows, n_embd].
         logits: float32 [rows, n_vocab]: of so many picked rows at a time; `more` is that of `head`.
         given: float32 [max_rows, width], where the graph asks for rows that steps bring.
+        before: What is done before each run.
     """
 
     whole: Program
@@ -55,6 +58,7 @@ class CpuProgram:
     logits: npt.NDArray[np.float32]
     more: npt.NDArray[np.float32]
     given: npt.NDArray[np.float32] | None = None
+    before: Sequence[Callable[[Step], None]] = ()
 
 
 @dataclass
@@ -92,6 +96,7 @@ class CpuBackend:
         # Threads end with the backend where nobody closed it; when Python ends, they stop without being waited for.
         weakref.finalize(self, self._team.close).atexit = False
         self._shared = Shared()
+        self._reading = ThreadPoolExecutor(1, "gpack-rows")  # starts its thread when there is something to read
 
     # ------------------------------------------------------------ states
 
@@ -132,14 +137,15 @@ class CpuBackend:
         made = []
         work = self._workspace(step.words, self.max_rows)
         head_work = self._workspace(picked.words, head_rows)
-        body_lowering = Lowering(whole, work, step, tokens, self._shared, places, memory)
+        body_lowering = StreamLowering(whole, work, step, tokens, self._shared, places, memory, reading=self._reading)
         (hidden,) = body_lowering.lower(body)
         given = None if body_lowering.given is None else body_lowering.given.array
         for program in (whole, more):
             lowering = Lowering(program, head_work, step, tokens, self._shared, places, memory)
             lowering.outer[body.results[0]] = hidden
             made += lowering.lower(head)
-        return CpuProgram(whole, more, step, picked, tokens, hidden.array, made[0].array, made[1].array, given)
+        arrays = hidden.array, made[0].array, made[1].array
+        return CpuProgram(whole, more, step, picked, tokens, *arrays, given, body_lowering.before)
 
     def lower_replay(self, body: Graph, groups: StateGroups) -> ReplayProgram:
         """The same kernels as those of a step, over rows that are brought back."""
@@ -167,8 +173,13 @@ class CpuBackend:
             self._team.run(program.program)
 
     def _block_layout(self, states: Sequence[StateId], cache_type: str) -> BlockLayout:
-        kinds = [state.kind for state in states if isinstance(state.kind, KeyValues)]
-        return BlockLayout.of(cache_type, [(kind.n_head_kv, kind.head_dim) for kind in kinds])
+        sizes = []
+        for state in states:
+            kind = state.kind
+            if isinstance(kind, KeyValues):
+                index_dim = kind.index_dim if isinstance(kind, IndexedKeyValues) else 0
+                sizes.append((kind.n_head_kv, kind.head_dim, index_dim))
+        return BlockLayout.of(cache_type, sizes)
 
     def _workspace(self, state: npt.NDArray[np.int64], rows: int) -> Workspace:
         return Workspace(self._kernels, state, max_batch=rows, threads=self._team.threads, compute=self._compute)
@@ -182,6 +193,8 @@ class CpuBackend:
         if program.given is not None:
             program.given[:rows] = step.given
         program.step.fill([_segment(item) for item in step.segments])
+        for prepare in program.before:
+            prepare(step)
         self._shared.not_finite[0] = 0
         at_once, wanted = len(program.logits), len(step.wanted)
         program.picked.fill(step.wanted[:at_once])
@@ -209,6 +222,7 @@ class CpuBackend:
     def close(self) -> None:
         """Ends the threads."""
         self._team.close()
+        self._reading.shutdown(wait=False)
 
 
 def count_threads(threads: int | None) -> int:

@@ -24,6 +24,8 @@ class LayerBlock:
         padded: Numbers of a head, with its padding.
         head_bytes: Bytes of 64 positions of a head: of its keys, and as many of its values.
         keys, values: Bytes from the block's beginning to those of head 0; the other heads follow each other.
+        index_dim: Elements of an index key; 0: there are none.
+        index: Bytes from the block's beginning to its index keys, float32 [64, index_dim].
     """
 
     n_head_kv: int
@@ -32,6 +34,8 @@ class LayerBlock:
     head_bytes: int
     keys: int
     values: int
+    index_dim: int = 0
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class BlockLayout:
     nbytes: int
 
     @classmethod
-    def of(cls, cache_type: str, heads: Sequence[tuple[int, int]]) -> BlockLayout:
-        """The layout for a type of cache and layers with such n_head_kv and head_dim.
+    def of(cls, cache_type: str, heads: Sequence[tuple[int, int] | tuple[int, int, int]]) -> BlockLayout:
+        """The layout for a type of cache and layers with such n_head_kv and head_dim, and index_dim where there is one.
 
         Raises:
             UsageError: There is no such type.
@@ -64,12 +68,13 @@ class BlockLayout:
                 hint=", ".join(CACHE_TYPES),
             )
         made, end = [], 0
-        for n_head_kv, head_dim in heads:
+        for n_head_kv, head_dim, *rest in heads:
             padded = -(-head_dim // _PADDING[cache_type]) * _PADDING[cache_type]
             head_bytes = int(BLOCK_POSITIONS * padded * _BYTES[cache_type])
             values = end + n_head_kv * head_bytes
-            made.append(LayerBlock(n_head_kv, head_dim, padded, head_bytes, end, values))
-            end = values + n_head_kv * head_bytes
+            index, index_dim = values + n_head_kv * head_bytes, sum(rest)
+            made.append(LayerBlock(n_head_kv, head_dim, padded, head_bytes, end, values, index_dim, index))
+            end = index + 4 * BLOCK_POSITIONS * index_dim
         return cls(cache_type, tuple(made), end)
 
 
@@ -78,7 +83,8 @@ class RecurrentLayer:
     """The state of one recurrent layer: a convolution's window, and a matrix for each head, or one of the two.
 
     Attributes:
-        n_channels, d_conv: Of the convolution: channels, and inputs that meet in a result; 0 and 1: there is none.
+        n_channels, d_conv: Of the convolution: channels, and how many positions it reaches over, the row's own among
+            them; 0 and 1: there is none.
         n_head, d_key, d_value: Of the matrices: heads, rows and columns; 0: there are none.
         window, matrices: Bytes from the state's beginning; the layouts are described in kernels/recurrent.py.
     """

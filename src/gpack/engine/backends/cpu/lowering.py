@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from ...graph.graph import Graph
 from ...graph.rope import Rope
 from ...graph.states import Convolution, DeltaMatrices, StateId
 from ...graph.values import Part, Routing, Value
-from ..base import StateGroups
+from ..base import StateGroups, Step
 from . import matmul
 from .attention import AttentionMemory, HeadOptions, Place, attention, float_bits
 from .buffers import Activations, aligned
@@ -160,6 +160,8 @@ class Lowering:
         places: Where the states of the graph are in the blocks of texts.
         outer: Buffers of results of another graph, by the value's number.
         given: The buffer of rows that steps bring; None where there are none.
+        before: What is to be done before each run of the program.
+        methods: What adds the steps of further kinds of operations.
     """
 
     program: Program
@@ -178,6 +180,8 @@ class Lowering:
     _last_use: dict[Value | Routing, int] = field(default_factory=dict)
     given: Activations | None = None
     _number: int = 0
+    before: list[Callable[[Step], None]] = field(default_factory=list)
+    methods: ClassVar[dict[type[op.Operation], Callable[[Any, Any], None]]] = {}
     _adds_to: Activations | None = None  # where the operation being lowered adds its result to
 
     def lower(self, traced: Graph) -> list[Activations]:
@@ -245,7 +249,7 @@ class Lowering:
                 self._free.setdefault((value.width, value.per_token), []).append(self._buffers.pop(value))
 
     def _emit(self, operation: op.Operation) -> None:
-        method = _METHODS.get(type(operation))
+        method = _METHODS.get(type(operation)) or self.methods.get(type(operation))
         if method is None:
             raise UnsupportedError(f"the CPU does not compute {operation.kind}", code="engine.operation")
         method(self, operation)
@@ -401,9 +405,11 @@ class Lowering:
         out = self._over(o.x, o.output)
         self._kernel("soft_cap", out.address, 4 * out.width, out.width, float_bits(o.cap), writes=out)
 
-    def _attention(self, o: op.Attention) -> None:
+    def _attention(self, o: op.Attention, rows: int = 0) -> tuple[Place, Place]:
+        """Of all rows, or of those that a state block tells of: where queries are, and results."""
         q, k, v = self._place(o.q, owned=True), self._place(o.k, owned=True), self._place(o.v, owned=False)
         out = self._out(o.output)
+        place = Place(out.address, 4 * out.width)
         group, layer, window = self.places.find(o.state)
         q_norm, k_norm = (0 if norm is None else self._vector(norm) for norm in (o.q_norm, o.k_norm))
         rope = self.program.keep(self.shared.rope(o.rope)).cell.ctypes.data
@@ -415,7 +421,7 @@ class Lowering:
             q,
             k,
             v,
-            Place(out.address, 4 * out.width),
+            place,
             n_head=o.n_head,
             layouts=self.places.layouts[group],
             layer=layer,
@@ -423,8 +429,10 @@ class Lowering:
             scale=o.scale,
             window=window,
             heads=heads,
+            rows=rows,
         )
         out.changed()
+        return q, place
 
     def _place(self, part: Part, *, owned: bool) -> Place:
         buffer = self._own(part.value) if owned else self._read(part.value)
@@ -436,7 +444,8 @@ class Lowering:
         x, out = self._place(Part.of(o.x), owned=False), self._out(o.output)
         layer = self.places.recurrent.layers[self.places.groups.recurrent.index(o.state)]
         taps = self.program.keep(self.shared.taps(o.weight, o.taps)).ctypes.data
-        convolution(self.program, self.step, layer, x, Place(out.address, 4 * out.width), taps, number=0)
+        place = Place(out.address, 4 * out.width)
+        convolution(self.program, self.step, layer, x, place, taps, number=0, dilation=o.dilation)
         out.changed()
 
     def _delta_rule(self, o: op.DeltaRule) -> None:
@@ -528,7 +537,7 @@ def _multiplied(operation: op.Operation) -> Value | None:
     return operation.x if isinstance(operation, op.MatMul | op.ExpertMatMul) else None
 
 
-_METHODS: dict[type[op.Operation], Callable[[Lowering, Any], None]] = {
+_METHODS: dict[type[op.Operation], Callable[[Lowering, Any], Any]] = {
     op.Embed: Lowering._embed,
     op.Pick: Lowering._pick,
     op.Given: Lowering._given,

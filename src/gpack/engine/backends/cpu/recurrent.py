@@ -31,20 +31,30 @@ class Gates(NamedTuple):
 
 
 def convolution(
-    program: Program, step: StepBlock, layer: RecurrentLayer, x: Place, out: Place, taps: int, *, number: int
+    program: Program,
+    step: StepBlock,
+    layer: RecurrentLayer,
+    x: Place,
+    out: Place,
+    taps: int,
+    *,
+    number: int,
+    dilation: int = 1,
 ) -> None:
-    """Adds out[t] = silu(Σ_j taps[j] x[t - d_conv + 1 + j]) of every channel, with the window of the text's state.
+    """Adds out[t] = silu(Σ_j taps[j] x[t - (n - 1 - j) dilation]) of every channel; the text's state has its window.
+
+    There are n = 1 + (d_conv - 1) / dilation taps.
 
     Args:
         x: float32 [rows, n_channels].
         out: As many rows; may not be x.
-        taps: Address of float32 [d_conv, n_channels], that of the token itself last.
+        taps: Address of float32 [n, n_channels], that of the token itself last.
         number: Which of a segment's states.
     """
     program.keep(step)
-    program.add(
-        "conv_silu", step.address, *x, *out, taps, layer.n_channels, layer.d_conv, step.state_word(number), layer.window
-    )
+    n_taps = 1 + (layer.d_conv - 1) // dilation
+    state = step.state_word(number), layer.window
+    program.add("conv_silu", step.address, *x, *out, taps, layer.n_channels, n_taps, *state, dilation)
 
 
 def delta_rule(

@@ -62,6 +62,7 @@ class StepBlock:
         words: int64, what is called the state block; word 0 is the number of rows. The layout is in `layout`.
         n_groups: Block tables of a segment.
         n_sets: Recurrent states of a segment.
+        segments: int64 [max_rows, words of a segment]: the segment table.
     """
 
     def __init__(self, max_rows: int, *, n_groups: int = 1, n_sets: int = 0) -> None:
@@ -71,12 +72,12 @@ class StepBlock:
         self._positions: npt.NDArray[np.int64] = aligned((max_rows,), np.int64)
         self._segment_of: npt.NDArray[np.int32] = aligned((max_rows,), np.int32)
         n_words = SEGMENT_TABLES + n_groups + 2 * n_sets + 1
-        self._segments: npt.NDArray[np.int64] = aligned((max_rows, n_words), np.int64)
+        self.segments: npt.NDArray[np.int64] = aligned((max_rows, n_words), np.int64)
         self._parts: npt.NDArray[np.uint8] = aligned((0,), np.uint8)
         self._single = ""  # the type of cache where the words are those of a step of one row; "" where they are not
         self.words[STEP_POSITIONS] = self._positions.ctypes.data
         self.words[STEP_SEGMENT_OF] = self._segment_of.ctypes.data
-        self.words[STEP_SEGMENTS] = self._segments.ctypes.data
+        self.words[STEP_SEGMENTS] = self.segments.ctypes.data
         self.words[STEP_SEGMENT_WORDS] = n_words
 
     @property
@@ -140,7 +141,7 @@ class StepBlock:
                 self._positions[first : first + count] = np.arange(position, position + count)
                 self._segment_of[first : first + count] = number
         self._make_parts(slots)
-        self._segments[: len(segments)] = row_words
+        self.segments[: len(segments)] = row_words
         self.words[STEP_TYPES : STEP_TYPES + len(words)] = words
         self.words[STEP_N_SEGMENTS] = len(segments)
         self.words[STEP_ROWS] = n_rows
@@ -152,7 +153,7 @@ class StepBlock:
         position = segment.first_position
         self._make_parts(position // PART_POSITIONS + 1)
         self._positions[0] = position
-        self._segments[0] = (0, 1, position, 0, *segment.tables, *segment.states, segment.keep)
+        self.segments[0] = (0, 1, position, 0, *segment.tables, *segment.states, segment.keep)
 
     def _make_parts(self, slots: int) -> None:
         needed = slots * int(self.words[STEP_SLOT_BYTES])

@@ -276,7 +276,7 @@ def chosen_positions(run: Run, it: op.SparseAttention, segment: Segment, rows: s
     run.states.write_index(it.state, segment, run.heads(it.index_k, 1)[rows, 0])
     raw = run.states.read_index(it.state, segment, end)
     firsts = np.arange(0, end // size * size, size)
-    means = raw[: len(firsts) * size].reshape(len(firsts), size, -1).mean(axis=1)
+    means = raw[: len(firsts) * size].reshape(len(firsts), size, raw.shape[1]).mean(axis=1)
     keys = rotate(rms(means, it.index_k_norm.values, it.epsilon)[:, None], firsts, it.rope)[:, 0]
     positions = np.arange(segment.position, end)
     q = rms(run.heads(it.index_q, it.n_index_head)[rows], it.index_q_norm.values, it.epsilon)

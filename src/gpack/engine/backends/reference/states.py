@@ -1,7 +1,8 @@
 """Memory for what texts keep: arrays of float64, whatever the type of the cache.
 
 A block of keys and values has, for each state of its group, two arrays [64, n_head_kv, head_dim], and where there are
-index keys a third, [64, index_dim]. The recurrent states of a text are one array each. All arrays of a piece of memory lie one after the other; a step names it by its address.
+index keys a third, [64, index_dim]. The recurrent states of a text are one array each. All arrays of a piece of memory
+lie one after the other; a step names it by its address.
 """
 
 from __future__ import annotations

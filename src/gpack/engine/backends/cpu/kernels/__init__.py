@@ -61,5 +61,10 @@ MODULES: dict[str, str] = {
         "elementwise",
     ),
     **dict.fromkeys(("route", "mix"), "routing"),
+    **dict.fromkeys(
+        ("activate_silu", "activate_sigmoid", "piece_norm", "mean_pieces", "add_to_pieces", "piece_gate"), "streams"
+    ),
+    **dict.fromkeys(("index_heads", "index_blocks", "index_choose"), "indexer"),
+    **dict.fromkeys(("sparse_f32", "sparse_f16", "sparse_q8_0"), "sparse"),
     "find_not_finite": "finite",
 }

@@ -28,7 +28,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 # Arguments of `conv_silu`. TAPS: float32 [d_conv, n_channels], the last for the token itself; WORD: the word of a
 # segment that has the address of the state to read, after it is that to write; WINDOW: where the layer's begins.
-(C_STATE, C_X, C_X_ROW, C_OUT, C_OUT_ROW, C_TAPS, C_CHANNELS, C_D_CONV, C_WORD, C_WINDOW) = range(10)
+(C_STATE, C_X, C_X_ROW, C_OUT, C_OUT_ROW, C_TAPS, C_CHANNELS, C_D_CONV, C_WORD, C_WINDOW, C_DILATION) = range(11)
 
 # Arguments of `delta_rule`. DECAY, MIX: float32 [rows, n_head], what comes before softplus and before the sigmoid;
 # DECAY_BIAS, DECAY_FACTOR: float32 [n_head]; TILED: whether head h takes the key of h mod n_head_k, not of
@@ -77,18 +77,18 @@ def _convolution(variant: Variant) -> Callable[..., None]:
             return x + token * args[C_X_ROW]
         if window == 0:
             return 0
-        return window + (token + args[C_D_CONV] - 1) * args[C_CHANNELS] * 4
+        return window + (token + (args[C_D_CONV] - 1) * args[C_DILATION]) * args[C_CHANNELS] * 4
 
     @_plain
     def convolve(args: Any, x: Any, window: Any, token: Any, out: Any, first: Any, last: Any) -> None:
         """Channels first..last of one token."""
-        d_conv, n_channels = args[C_D_CONV], args[C_CHANNELS]
+        d_conv, n_channels, dilation = args[C_D_CONV], args[C_CHANNELS], args[C_DILATION]
         whole = first + (last - first) // lanes * lanes
         one, zero = splat16(_ONE), splat16(_ZERO)
         for channel in range(first, whole, lanes):
             total = zero
             for tap in range(d_conv):
-                source = row_before(args, x, window, token - (d_conv - 1) + tap)
+                source = row_before(args, x, window, token - (d_conv - 1 - tap) * dilation)
                 if source != 0:
                     weights = load16(args[C_TAPS] + (tap * n_channels + channel) * 4)
                     total = fma16(weights, load16(source + channel * 4), total)
@@ -96,7 +96,7 @@ def _convolution(variant: Variant) -> Callable[..., None]:
         for channel in range(whole, last):
             sum_ = _ZERO
             for tap in range(d_conv):
-                source = row_before(args, x, window, token - (d_conv - 1) + tap)
+                source = row_before(args, x, window, token - (d_conv - 1 - tap) * dilation)
                 if source != 0:
                     sum_ += floats(args[C_TAPS])[tap * n_channels + channel] * floats(source)[channel]
             floats(out)[channel] = sum_ * sigmoid32(sum_)
@@ -104,7 +104,7 @@ def _convolution(variant: Variant) -> Callable[..., None]:
     @_plain
     def slide(args: Any, x: Any, window: Any, target: Any, count: Any, first: Any, last: Any) -> None:
         """The window after a segment. The oldest come first: so it may be written where it is read."""
-        kept = args[C_D_CONV] - 1
+        kept = (args[C_D_CONV] - 1) * args[C_DILATION]
         for number in range(kept):
             source = row_before(args, x, window, count - kept + number)
             made = floats(target + number * args[C_CHANNELS] * 4)
