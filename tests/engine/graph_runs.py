@@ -133,7 +133,7 @@ class Bed:
                     self._tables(text, len(added)),
                     text.recurrent.id if text.recurrent is not None else 0,
                     target.id if target is not None else 0,
-                    text.tokens[len(text.tokens) - min(len(text.tokens), self.pair.body.history) :],
+                    previous=text.tokens[len(text.tokens) - min(len(text.tokens), self.pair.body.history) :],
                 )
             )
             tokens += added

@@ -261,8 +261,18 @@ class World:
             if state.layouts.recurrent is not None:
                 kept.append(backend.allocate(state.layouts.recurrent))
                 read, write = 0 if state.recurrent is None else state.recurrent.id, kept[-1].id
-            previous = mirror.tokens[-2:]  # no test's model reads more of them
-            segments.append(Segment(number, 1, state.position, mirror.cache_type, tuple(tables), read, write, previous))
+            segments.append(
+                Segment(
+                    number,
+                    1,
+                    state.position,
+                    mirror.cache_type,
+                    tuple(tables),
+                    read,
+                    write,
+                    previous=mirror.tokens[-2:],  # no test's model reads more of them
+                )
+            )
         program = self.engine.lower(*sorted({segment.cache_type for segment in segments}))
         count = len(probes)
         step = Step(np.array([token for _, token in probes], np.int32), segments, np.arange(count, dtype=np.int32))
