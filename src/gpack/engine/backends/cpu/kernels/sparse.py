@@ -74,10 +74,10 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         """C[4, 16 n_vectors] = or += A[4, n] B[n, 16 n_vectors]."""
         done = 0
         while done + many <= n_vectors:
-            product(a, a_row, b + done * 64, b_row, 64, c + done * 64, c_row, n, add)
+            product(a, a_row, b + done * 64, b_row, 64, c + done * 64, c_row, n, add, 0)
             done += many
         while done < n_vectors:
-            product_one(a, a_row, b + done * 64, b_row, 64, c + done * 64, c_row, n, add)
+            product_one(a, a_row, b + done * 64, b_row, 64, c + done * 64, c_row, n, add, 0)
             done += 1
 
     @plain
