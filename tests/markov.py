@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,25 @@ def script(*texts: Sequence[int]) -> Rule:
 
 def _holds(tokens: list[int], said: Sequence[int]) -> bool:
     return any(tokens[at : at + len(said)] == list(said) for at in range(len(tokens)))
+
+
+@dataclass
+class Kept:
+    """The state of a session of a rule."""
+
+    tokens: array[int]
+    kind: object = None
+    can_reach_any: bool = True
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
+
+    def can_reach(self, position: int) -> bool:
+        return self.can_reach_any
+
+    def parts(self) -> dict[int, int]:
+        return {id(self): 4 * len(self.tokens)}
 
 
 class Session:
@@ -87,6 +108,20 @@ class Session:
         assert 0 <= position <= self.position
         del self.tokens[position:]
         return position
+
+    is_trimmable, kind, state_budget = True, None, 1 << 20
+
+    def relieve(self, forget: Callable[[], bool]) -> None:
+        pass
+
+    def checkpoint(self) -> Kept:
+        return Kept(array("i", self.tokens))
+
+    def reachable(self, position: int) -> int:
+        return position
+
+    def resume(self, checkpoint: Kept, position: int) -> None:
+        self.tokens = checkpoint.tokens[:position].tolist()
 
     def close(self) -> None:
         self.closed += 1

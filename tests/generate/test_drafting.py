@@ -236,8 +236,7 @@ def test_who_drafts(tmp_path: Path) -> None:
 
     whole, damaged = with_draft_layer(), with_draft_layer()
     del damaged.tensors["blk.3.nextn.eh_proj.weight"]
-    cases: tuple[tuple[TinyModel, Any, str | None], ...]
-    cases = ((whole, "auto", "mtp"), (damaged, 2, "ngram"), (whole, "off", None))
+    cases: Any = ((whole, "auto", "mtp"), (damaged, 2, "ngram"), (whole, "off", None))
     for made, draft, by in cases:
         with made.open(tmp_path / f"{by}.gguf") as model, TextGenerator.of(Loaded(model), draft=draft) as drafting:
             drafts = drafting.generate(Request(ids=[1, 2, 3], max_tokens=5)).timings.drafts

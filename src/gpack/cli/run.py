@@ -170,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
         if prompt is None:
             from .conversation import converse
 
+            generator.keep_prefixes()
             return converse(speaker)
         return _answer(speaker, prompt)
 

@@ -109,14 +109,17 @@ class Speaker:
         Raises:
             GpackError: The prompt is empty, or the chat template refuses it.
         """
-        from ..generate.text import Request, encode
+        from ..generate.text import Request, encode, turn_end
 
         args = self.args
         variables = dict(args.template_var)
         ids = encode(self.model, prompt, parse_special=args.raw, **variables)
         self._warn(prompt, ids, variables)
+        # Where nothing but a kept state brings a text back to the end of a turn.
+        chat = None if isinstance(prompt, str) or self.generator.session.is_trimmable else prompt
         return Request(
             ids=ids,
+            keep_at=() if chat is None else (turn_end(self.model, chat, ids, **variables),),
             max_tokens=args.max_tokens,
             sampling=self.sampling,
             stop=args.stop,

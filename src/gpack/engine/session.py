@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -215,6 +215,47 @@ class Session:
         reached = self._text.rewind(position, *self._checkpoints)
         self._checkpoints = [known for known in self._checkpoints if known.position <= reached]
         return reached
+
+    # ------------------------------------------------------------ states that are kept
+
+    @property
+    def kind(self) -> object:
+        """The kind of `checkpoint`s that the text can resume."""
+        return self._text.state.layouts
+
+    @property
+    def is_trimmable(self) -> bool:
+        """Whether the text can be rewound to any position exactly."""
+        return self._engine.is_trimmable
+
+    @property
+    def state_budget(self) -> int:
+        """Most bytes of the states of all texts of the engine."""
+        return self._engine.pool.budget
+
+    def checkpoint(self) -> Checkpoint:
+        """The text as it is, to resume it later or in another session of the same engine and type of cache."""
+        return self._text.checkpoint()
+
+    def reachable(self, position: int) -> int:
+        """What `rewind` would return."""
+        if self._text.can_truncate(position):
+            return position
+        return max((known.position for known in self._checkpoints if known.position <= position), default=0)
+
+    def resume(self, checkpoint: Checkpoint, position: int) -> None:
+        """Makes the text the first tokens of a checkpoint, which must be able to reach that position.
+
+        Raises:
+            UsageError: `engine.position`, `engine.context`: it does not, or is of another kind.
+        """
+        self._checkpoints = []
+        self._text.restore(checkpoint)
+        self._text.truncate(position)
+
+    def relieve(self, forget: Callable[[], bool]) -> None:
+        """Where memory for states ends, the bound method `forget` is called, until it gives back nothing more."""
+        self._engine.pool.relief.append(weakref.WeakMethod(forget))
 
     @property
     def cache_bytes(self) -> int:

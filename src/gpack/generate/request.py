@@ -27,6 +27,7 @@ class Request:
         stop: Strings that end the text; they are no part of it.
         logprobs: Tell the log-probabilities of each token and so many of the best; None: do not.
         ignore_end: Go on after the model's own end.
+        keep_at: Tokens of the prompt after which its state is kept, where there is a store: the end of a turn.
         continues: The text goes on where the prompt's text ended; else it is one of its own, as an answer is.
     """
 
@@ -37,6 +38,7 @@ class Request:
     logprobs: int | None = None
     ignore_end: bool = False
     continues: bool = False
+    keep_at: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not len(self.ids):

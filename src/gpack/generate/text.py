@@ -16,6 +16,7 @@ from ..tokenizer import Tokenizer
 from ..tokenizer.decode import TextStream
 from .drafting import Draft, Drafter, MtpDrafter, NgramDrafter, draft_option, length_of
 from .ending import StopStrings, end_tokens
+from .prefixes import PrefixStore, common
 from .request import CONTEXT, EOS, INTERRUPTED, LENGTH, STOP, Generation, Piece, Request, Timings, empty_prompt
 from .sampling import GREEDY, Logprobs, Sampler, Sampling, logprobs
 from .windows import Decoder, Windows
@@ -36,6 +37,7 @@ __all__ = [
     "empty_prompt",
     "encode",
     "generate",
+    "turn_end",
 ]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -62,6 +64,7 @@ class TextGenerator:
         draft: Draft = "auto",
         drafter: Callable[[], Drafter] = NgramDrafter,
         left_out: str | None = None,
+        prefixes: PrefixStore | None = None,
     ) -> None:
         """Takes a session.
 
@@ -69,11 +72,13 @@ class TextGenerator:
             draft: How many tokens are guessed and computed in one step; no text depends on it. `auto`: what is fastest.
             drafter: Makes what guesses them, for each text.
             left_out: Why the model's draft layer does not, where it has one.
+            prefixes: Keeps the states that prompts begin with; generators of sessions with one engine may share it.
 
         Raises:
             UsageError: `usage`: draft makes no sense.
         """
         self.draft, self.drafter, self.left_out = draft_option(draft), drafter, left_out
+        self.prefixes = prefixes
         self.session = session
         self.tokenizer = tokenizer
         self.ends = ends
@@ -81,16 +86,18 @@ class TextGenerator:
         self._cached: list[int] = []
 
     @classmethod
-    def of(cls, model: Any, *, draft: Draft = "auto", **session_options: Any) -> Self:
+    def of(
+        cls, model: Any, *, draft: Draft = "auto", prefixes: PrefixStore | None = None, **session_options: Any
+    ) -> Self:
         """A generator of a loaded model; the options are those of `GuildModel.session`."""
         has_layer = draft_option(draft) != "off" and _has_draft_layer(model)
         ends = end_tokens(model.tokenizer, model.metadata.get)
         if not has_layer:
-            return cls(model.session(**session_options), model.tokenizer, ends, draft=draft)
+            return cls(model.session(**session_options), model.tokenizer, ends, draft=draft, prefixes=prefixes)
         session = model.session(**session_options, drafts=True)
         left_out = session.drafts_off
         drafter = NgramDrafter if left_out else partial(MtpDrafter, session)
-        return cls(session, model.tokenizer, ends, draft=draft, drafter=drafter, left_out=left_out)
+        return cls(session, model.tokenizer, ends, draft=draft, drafter=drafter, left_out=left_out, prefixes=prefixes)
 
     def generate(self, request: Request) -> Generation:
         """A whole text.
@@ -119,8 +126,12 @@ class TextGenerator:
             finally:
                 self.last = run.result()
 
-    def prefill(self, ids: Sequence[int]) -> tuple[npt.NDArray[np.float32], int]:
-        """Brings the cache to exactly these tokens; logits of the last one, and how many the cache held already.
+    def prefill(self, ids: Sequence[int], keep_at: Sequence[int] = ()) -> tuple[npt.NDArray[np.float32], int]:
+        """Brings the cache to exactly these tokens; logits of the last one, and how many needed no computing.
+
+        Args:
+            ids: One token or more.
+            keep_at: After so many tokens the state is kept, where there is a store and nothing else could reach it.
 
         Raises:
             UsageError: `engine.context`, `engine.token`.
@@ -139,10 +150,41 @@ class TextGenerator:
                     code="engine.token",
                 )
         # The last token is computed in any case: its logits are what is asked for.
-        common = min(_common(self._cached, ids), len(ids) - 1)
-        common = session.rewind(common)
-        del self._cached[common:]
-        return self.decode(ids[common:]), common
+        known = self._return_to(ids, min(common(self._cached, ids), len(ids) - 1))
+        done = known
+        if self.prefixes is not None and not session.is_trimmable:
+            for end in sorted({end for end in keep_at if known < end < len(ids)}):
+                self.decode(ids[done:end])
+                self.prefixes.keep(session.checkpoint())
+                done = end
+        return self.decode(ids[done:]), known
+
+    def _return_to(self, ids: Sequence[int], position: int) -> int:
+        """Brings the cache to tokens that begin these: those it shares with them, or more that a state holds."""
+        session = self.session
+        if self.prefixes is not None and (found := self.prefixes.find(ids[:-1], session.kind)) is not None:
+            state, reached = found
+            if reached > session.reachable(position) and state.position <= session.n_ctx:
+                session.resume(state, reached)
+                self._cached = list(ids[:reached])
+                return reached
+        reached = session.rewind(position)
+        del self._cached[reached:]
+        return reached
+
+    def keep_prefixes(self, budget: int | None = None) -> None:
+        """Keeps states from one prompt to the next; they go first where memory ends.
+
+        Args:
+            budget: Most bytes; default half of what the states of all texts may take.
+        """
+        self.prefixes = PrefixStore(self.session.state_budget // 2 if budget is None else budget)
+        self.session.relieve(self.prefixes.forget)
+
+    def keep(self) -> None:
+        """Keeps the state of the text, where there is a store."""
+        if self.prefixes is not None and self.session.position:
+            self.prefixes.keep(self.session.checkpoint())
 
     def decode(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Appends tokens to the cache; the logits of the last one."""
@@ -182,6 +224,7 @@ class _Run:
     found: list[Logprobs] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)
     reason: str = INTERRUPTED
+    is_done: bool = False
     ended_by: str | None = None
 
     def __post_init__(self) -> None:
@@ -200,7 +243,7 @@ class _Run:
     def pieces(self) -> Iterator[Piece]:
         request, timings = self.request, self.timings
         started = time.perf_counter()
-        logits, timings.cached_tokens = self.owner.prefill(request.ids)
+        logits, timings.cached_tokens = self.owner.prefill(request.ids, request.keep_at)
         timings.prompt_tokens = len(request.ids) - timings.cached_tokens
         timings.prompt_seconds = time.perf_counter() - started
         if request.max_tokens == 0:
@@ -244,7 +287,12 @@ class _Run:
 
     def end(self) -> None:
         """The cache holds the text."""
+        if self.is_done:
+            return
+        self.is_done = True
         self.windows.end()
+        if self.ids:
+            self.owner.keep()
         self.timings.drafts = None if self.owner.draft == "off" else self.windows.stats
 
     def _choose(self, logits: npt.NDArray[np.float32]) -> Piece | None:
@@ -354,6 +402,13 @@ def _has_draft_layer(model: Any) -> bool:
     return isinstance(count, int) and count > 0
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids both begin with."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def turn_end(model: Any, messages: Sequence[Mapping[str, Any]], ids: Sequence[int], **template_options: Any) -> int:
+    """How many of a chat's ids come before the prompt of the answer: where the last turn ends.
+
+    Args:
+        model: The loaded model.
+        messages: The chat.
+        ids: What `encode` made of it.
+        template_options: As `encode` had them.
+    """
+    return common(list(ids), encode(model, messages, **{**template_options, "add_generation_prompt": False}))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,30 @@ class Decoder(Protocol):
 
     def rewind(self, position: int) -> int:
         """Forgets the tokens from this position on, or from an earlier one that can be reached, which is returned."""
+
+    @property
+    def is_trimmable(self) -> bool:
+        """Whether `rewind` always reaches the position that it is asked for."""
+
+    @property
+    def kind(self) -> object:
+        """The kind of `checkpoint`s that it can resume."""
+
+    @property
+    def state_budget(self) -> int:
+        """Most bytes of the states of all texts."""
+
+    def relieve(self, forget: Callable[[], bool]) -> None:
+        """`forget` is called where memory ends."""
+
+    def checkpoint(self) -> Any:
+        """The cache as it is now, to `resume`."""
+
+    def reachable(self, position: int) -> int:
+        """What `rewind` would return."""
+
+    def resume(self, checkpoint: Any, position: int) -> None:
+        """Makes the cache the first tokens of a checkpoint."""
 
     def close(self) -> None:
         """Frees the cache."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import UsageError
@@ -48,10 +49,13 @@ class Pool:
 
     Attributes:
         budget: Most bytes of all blocks.
+        relief: Called where the budget is reached: gives back what can be done without, and says whether there was any.
+            They may not ask for blocks.
     """
 
     def __init__(self, backend: Backend, budget: int) -> None:
         self.backend, self.budget = backend, budget
+        self.relief: list[weakref.WeakMethod[Callable[[], bool]]] = []
         self._lock = threading.Lock()
         self._leases: set[_Lease] = set()
         self._returned: deque[weakref.ref[Block]] = deque()  # leases of blocks that have ended
@@ -114,6 +118,10 @@ class Pool:
     def _new(self, layout: Layout) -> Memory:
         size = layout.nbytes
         if self._used + self._kept + size > self.budget:
+            self._kept = 0
+            self._free.clear()
+        while self._used + size > self.budget and any(method() for ref in self.relief if (method := ref()) is not None):
+            self._collect()
             self._kept = 0
             self._free.clear()
         if self._used + size > self.budget:

@@ -57,6 +57,19 @@ class Checkpoint:
         """How many tokens the text had."""
         return self.state.position
 
+    @property
+    def kind(self) -> object:
+        """Texts of which kind can return to it: those of one engine with one type of cache."""
+        return self.state.layouts
+
+    def can_reach(self, position: int) -> bool:
+        """Whether a text that returned to it can be truncated to a position."""
+        return self.state.can_truncate(position)
+
+    def parts(self) -> dict[int, int]:
+        """Bytes of the pieces of memory that it holds, by their number; texts and checkpoints may share them."""
+        return {id(block): block.memory.nbytes for block in self.state.blocks()}
+
 
 class Sequence:
     """One text. An engine makes it and carries it on; use it as a context manager, or call `close`.
