@@ -40,7 +40,11 @@ META_SCHEMA = Path(__file__).with_name("meta.schema.yaml")
 Raw = Mapping[str, Any]
 
 
-class _UniqueKeys(yaml.SafeLoader):
+# libyaml's parser is about ten times as fast, but PyYAML may have been built without it.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeys(_Loader):  # type: ignore[misc]
     """YAML in which a doubled key is an error, not the loss of the first."""
 
 
@@ -100,7 +104,7 @@ def load(path: Path) -> Schema:
 
 
 def _validate(raw: object, path: Path) -> None:
-    meta = yaml.safe_load(META_SCHEMA.read_text())
+    meta = yaml.load(META_SCHEMA.read_text(), Loader=_Loader)  # noqa: S506 - a SafeLoader
     validator = jsonschema.Draft202012Validator(meta)
     errors = sorted(validator.iter_errors(raw), key=lambda error: list(map(str, error.absolute_path)))
     if errors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import exhaustive
 import pytest
 
 
@@ -16,6 +17,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # still ignored here, but by no child
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves exhaustive tests out unless they are wanted."""
+    exhaustive.mark(items)
+    if exhaustive.IS_EXHAUSTIVE:
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_report_header() -> str:
+    """Whether this run is whole."""
+    return "exhaustive tests: " + ("run" if exhaustive.IS_EXHAUSTIVE else "left out, `make test-all` runs them")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exhaustive import amount, grows
 from gguf_maker import tiny_moe, write_gguf
 
 from gpack.cli import main
@@ -24,7 +25,7 @@ OLD = b"the old file"
 # Everything that changes what is on the disk, or makes it last; between two of them a kill changes nothing.
 CALLS = ("open", "link", "ftruncate", "posix_fallocate", "pwrite", "fsync", "rename", "unlink", "close")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS)
-MOST_POINTS = int(os.environ.get("GPACK_CRASH_POINTS", "20"))  # for each command, spread over its calls
+MOST_POINTS = amount(20, 10_000)  # for each command, spread over its calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -110,6 +111,7 @@ def run_and_die(work: Work, point: int) -> None:
         os._exit(99)  # it should not live
 
 
+@grows
 def test_killed_before_each_call(work: Work, capfd: pytest.CaptureFixture[str]) -> None:
     made = count_calls(work)
     assert {"pwrite", "fsync", "rename"} <= set(made)
@@ -132,6 +134,7 @@ def test_killed_before_each_call(work: Work, capfd: pytest.CaptureFixture[str]) 
     capfd.readouterr()
 
 
+@grows
 @pytest.mark.parametrize("code", ERRORS)
 def test_each_call_fails(work: Work, capsys: pytest.CaptureFixture[str], code: int) -> None:
     made = count_calls(work)

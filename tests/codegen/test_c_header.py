@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from schemas import GGUF, GPACK
 
 from codegen import emit_c
-from codegen.loader import load
 from codegen.model import Field, Schema, Struct, Vector
 
-ROOT = Path(__file__).parents[2]
-SCHEMAS = {name: load(ROOT / "schema" / f"{name}.yaml") for name in ("gpack", "gguf")}
+SCHEMAS = {"gpack": GPACK, "gguf": GGUF}
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 COMPILERS = {"c": ["cc", "-std=c11", "-x", "c"], "c++": ["c++", "-std=c++17", "-x", "c++"]}
 CASES = [(name, language) for name in SCHEMAS for language in COMPILERS]

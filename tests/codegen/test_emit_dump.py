@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from schemas import GPACK as SCHEMA
 
 from codegen import c_rules, emit_dump
-from codegen.loader import load
 
-SCHEMA = load(Path(__file__).parents[2] / "schema" / "gpack.yaml")
 ROWS = "TensorIndexRowV1"
 
 

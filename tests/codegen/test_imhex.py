@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from schemas import GGUF, GPACK
 
 from codegen import emit_imhex
-from codegen.loader import load
 from codegen.model import Schema
 
-ROOT = Path(__file__).parents[2]
-SCHEMAS = [load(ROOT / "schema" / f"{name}.yaml") for name in ("gpack", "gguf")]
+SCHEMAS = [GPACK, GGUF]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.id)

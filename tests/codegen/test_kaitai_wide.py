@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
+from schemas import GPACK as SCHEMA
 
 from codegen import kaitai_rules, kaitai_wide
 from codegen.kaitai_wide import UntranslatableError, Wide
-from codegen.loader import load
 from codegen.model import Struct
-
-SCHEMA = load(Path(__file__).parents[2] / "schema" / "gpack.yaml")
 
 
 def wide(struct: str, text: str, carrier: str | None = None) -> str:

@@ -15,15 +15,14 @@ import kaitaistruct
 import pytest
 import yaml
 from kaitai_compiler import compile_grammar, import_parser
+from schemas import GGUF
+from schemas import GPACK as SCHEMA
 
 from codegen import emit_ksy, kaitai_rules, model
-from codegen.loader import encode, load
+from codegen.loader import encode
 from codegen.model import Schema, Struct, Vector
 
-ROOT = Path(__file__).parents[2]
 TARGETS = ("python", "javascript", "java", "go", "cpp_stl", "rust", "csharp", "ruby")
-SCHEMA = load(ROOT / "schema" / "gpack.yaml")
-GGUF = load(ROOT / "schema" / "gguf.yaml")
 Compile = Callable[..., Path]
 
 

@@ -6,16 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
+from schemas import GGUF, GPACK
 
 from codegen import byte_diagram, emit_markdown
 from codegen.loader import load
 from codegen.model import Field, Schema, Struct, Type
 from codegen.prose import anchor
 
-ROOT = Path(__file__).parents[2]
-GPACK = load(ROOT / "schema" / "gpack.yaml")
 TILE = load(Path(__file__).with_name("tile.yaml"))
-SCHEMAS = [GPACK, load(ROOT / "schema" / "gguf.yaml"), TILE]
+SCHEMAS = [GPACK, GGUF, TILE]
 each_schema = pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.id)
 
 

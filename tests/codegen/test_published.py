@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from schemas import GPACK as SCHEMA
 
-from codegen.loader import load
 from codegen.published import PublishedError, layout_of, renewed
 from gpack.conformance import vectors
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = load(ROOT / "schema" / "gpack.yaml")
 VECTORS = vectors.load()
 TEXT = (ROOT / "schema" / "published.json").read_text()
 

@@ -16,8 +16,8 @@ import kaitaistruct
 import numpy as np
 import pytest
 from kaitai_compiler import import_parser
+from schemas import GPACK as SCHEMA
 
-from codegen.loader import load
 from codegen.model import snake
 from gpack.conformance import Vector, dump, vectors
 from gpack.generated import constructs, dtypes
@@ -26,8 +26,6 @@ from gpack.generated.layout import COLUMNS
 from gpack.generated.sections import SECTIONS
 from gpack.generated.structs import GPackHeaderV1, GPackSectionEntryV1, Record
 
-ROOT = Path(__file__).parents[2]
-SCHEMA = load(ROOT / "schema" / "gpack.yaml")
 ALL = [vector for vector in vectors.load() if not vector.large]
 Values = dict[str, Any]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exhaustive import IS_EXHAUSTIVE, amount, grows
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
@@ -123,18 +123,18 @@ def run(setting: Setting, counts: Counts, number: int, steps: int) -> None:
         raise
 
 
+@grows
 def test_texts_are_what_they_are_alone(
     setting_of: Callable[[int], Setting], record_property: Callable[[str, object], None]
 ) -> None:
-    is_exhaustive = bool(os.environ.get("GPACK_EXHAUSTIVE"))
-    counts, least = Counts(), EXHAUSTIVE if is_exhaustive else LEAST
+    counts, least = Counts(), amount(LEAST, EXHAUSTIVE)
     for number in count():
         if number >= len(MODELS) and counts.actions.total() >= least:
             break
         run(setting_of(number), counts, number, steps=30)
     record_property("state machine", str(counts))
     assert counts.actions.total() >= least
-    if is_exhaustive:
+    if IS_EXHAUSTIVE:
         assert len(counts.pairs) == len(ACTIONS) ** 2
 
 
