@@ -3,6 +3,7 @@
 - `@exhaustive`: the test runs only where the variable is set.
 - `@each_value`, `@each_pair`: of all combinations of its parameters so many run that each value, or each pair of
   values of two parameters, comes at least once; the others are exhaustive.
+- `thinned`: likewise for the values of one parameter, every so many of which always runs.
 - `@grows`: the test runs in both, and tries more where the variable is set; it asks `amount` how much.
 
 `pytest -m exhaustive` runs what `make test` does not.
@@ -14,7 +15,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -34,6 +35,13 @@ def grows(test: F) -> F:
 def amount(few: int, many: int) -> int:
     """How many examples, steps or files a test tries."""
     return many if IS_EXHAUSTIVE else few
+
+
+def thinned(values: Iterable[Any], step: int) -> list[Any]:
+    """Values for `parametrize`, of which the first of so many is always tried, the others are exhaustive."""
+    return [
+        value if number % step == 0 else pytest.param(value, marks=exhaustive) for number, value in enumerate(values)
+    ]
 
 
 def mark(items: Iterable[pytest.Item]) -> None:

@@ -7,11 +7,14 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from schemas import GPACK
 
 from codegen import emit_ksy
 from codegen.model import Schema
@@ -37,12 +40,14 @@ def compile_grammar(schema: Schema, out: Path, *targets: str) -> Path:
     return out
 
 
-def import_parser(schema: Schema, out: Path) -> ModuleType:
-    """The Python parser that Kaitai makes of a schema's grammar."""
-    path = compile_grammar(schema, out, "python") / "python" / f"{schema.id}.py"
-    spec = importlib.util.spec_from_file_location(f"kaitai_{schema.id}", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+@cache
+def gpack_parser() -> ModuleType:
+    """The Python parser that Kaitai makes of GPACK's grammar; compiling it takes seconds, so once in a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = compile_grammar(GPACK, Path(folder), "python") / "python" / "gpack.py"
+        spec = importlib.util.spec_from_file_location("kaitai_gpack", path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     return module

@@ -15,6 +15,7 @@ from types import ModuleType
 import construct
 import numpy as np
 import pytest
+from exhaustive import exhaustive
 
 from codegen.__main__ import main
 from codegen.loader import load
@@ -257,6 +258,7 @@ def test_check_finds_drift(tile: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert files(copy) == clean
 
 
+@exhaustive
 def test_the_repository_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     schemas = ["--schema", str(GPACK), "--schema", str(ROOT / "schema" / "gguf.yaml")]
     assert main([*schemas, "--out", str(ROOT), "--check"]) == 0, capsys.readouterr().out
@@ -391,6 +393,7 @@ def differences(tmp_path: Path, before: dict[str, str], *replacements: tuple[str
 PYTHON = "src/gpack/generated"
 
 
+@exhaustive
 def test_a_fields_description(tmp_path: Path, gpack: dict[str, str]) -> None:
     """Documentation goes wherever a field is explained, and nowhere else."""
     old = 'unit: entries, doc: "Number of entries in the section directory."'
@@ -403,6 +406,7 @@ def test_a_fields_description(tmp_path: Path, gpack: dict[str, str]) -> None:
     }
 
 
+@exhaustive
 def test_a_constants_value(tmp_path: Path, gpack: dict[str, str]) -> None:
     old = "{name: MAX_MANIFEST_DEPTH, value: 16,"
     found = differences(tmp_path, gpack, (old, old.replace("16", "17")))
@@ -436,5 +440,6 @@ def test_a_new_field(tmp_path: Path, gpack: dict[str, str]) -> None:
     }
 
 
+@exhaustive
 def test_a_comment_changes_only_digests(tmp_path: Path, gpack: dict[str, str]) -> None:
     assert differences(tmp_path, gpack, ("# ---- draft layers", "# ---- the draft layers")) == set()

@@ -14,7 +14,7 @@ from typing import Any
 import kaitaistruct
 import pytest
 import yaml
-from kaitai_compiler import compile_grammar, import_parser
+from kaitai_compiler import compile_grammar, gpack_parser
 from schemas import GGUF
 from schemas import GPACK as SCHEMA
 
@@ -33,9 +33,9 @@ def compile_ksy(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 
 @pytest.fixture(scope="module")
-def gpack(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+def gpack() -> ModuleType:
     """The Python parser that Kaitai makes of the grammar."""
-    return import_parser(SCHEMA, tmp_path_factory.mktemp("kaitai"))
+    return gpack_parser()
 
 
 # ---------------------------------------------------------------- a file, built by hand

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from exhaustive import exhaustive
 
 from codegen import vectors as generator
 from gpack.conformance import Vector, vectors
@@ -80,6 +81,33 @@ def test_levels_follow_what_kaitai_can_see() -> None:
     )
 
 
+def test_a_run_writes_what_differs_and_a_check_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a few of the files on disk for what is made."""
+    texts = {
+        Path(name): (vectors.default_folder() / name).read_text()
+        for name in ("index.json", "recipes/valid/plain.json", "recipes/valid/small.json")
+    }
+    monkeypatch.setattr(generator, "make", lambda: generator.Made(ALL, texts))
+    made = tmp_path / "spec" / "vectors"
+    assert generator.main(["--out", str(tmp_path)]) == 0
+    assert {name: (made / name).read_text() for name in texts} == texts
+    assert generator.main(["--check", "--out", str(tmp_path)]) == 0
+    (made / "recipes" / "stale.json").write_text("{}")
+    (made / "recipes" / "valid" / "plain.json").write_text("{}")
+    capsys.readouterr()
+    assert generator.main(["--check", "--out", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "recipes/stale.json differs" in out
+    assert "recipes/valid/plain.json differs" in out
+    assert "small" not in out
+    assert generator.main(["--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "wrote 1 and removed 1 files of spec/vectors\n"
+    assert {path.relative_to(made) for path in made.rglob("*.json")} == set(texts)
+
+
+@exhaustive
 def test_the_files_on_disk_are_those_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

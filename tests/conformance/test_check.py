@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from exhaustive import amount, grows
 
 from gpack.conformance import check, dump, render_json, render_junit, render_text, vectors
 from gpack.conformance.parts import Parts
@@ -256,12 +257,13 @@ def test_hostile_names_steer_no_terminal_and_break_no_xml(name: bytes, tmp_path:
 # ---------------------------------------------------------------- what it survives
 
 
+@grows
 def test_flipped_cut_and_spliced_vectors(tmp_path: Path) -> None:
     """Nothing but our own errors comes out, whatever the bytes are; the seed makes a failure repeatable."""
     rng = random.Random(20240607)
     pool = [v for v in VECTORS.values() if v.expect == "accept" and not v.large]
     path = tmp_path / "fuzzed.gpack"
-    for _ in range(400):
+    for _ in range(amount(60, 400)):
         data = bytearray(rng.choice(pool).data())
         for _ in range(rng.randint(1, 6)):
             at = rng.randrange(len(data))
@@ -279,12 +281,13 @@ def test_flipped_cut_and_spliced_vectors(tmp_path: Path) -> None:
             dump(path)
 
 
+@grows
 def test_a_resealed_flip_reaches_the_sections(tmp_path: Path) -> None:
     """The same with right digests, so that the tables themselves are hostile."""
     rng = random.Random(7)
     base = bases.everything()
     path = tmp_path / "fuzzed.gpack"
-    for _ in range(150):
+    for _ in range(amount(25, 150)):
         pack = Parts.parse(base)
         section = rng.choice([section for section in pack.sections if section.data])
         for _ in range(rng.randint(1, 3)):

@@ -15,8 +15,7 @@ import construct
 import kaitaistruct
 import numpy as np
 import pytest
-from kaitai_compiler import import_parser
-from schemas import GPACK as SCHEMA
+from kaitai_compiler import gpack_parser
 
 from codegen.model import snake
 from gpack.conformance import Vector, dump, vectors
@@ -297,8 +296,8 @@ def test_construct_writes_the_file_that_a_dump_describes(vector: Vector, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def kaitai(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return import_parser(SCHEMA, tmp_path_factory.mktemp("kaitai"))
+def kaitai() -> ModuleType:
+    return gpack_parser()
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from gpack.errors import PathError
 
 PROGRAM = str(Path(__file__).with_name("bad_program.py"))
 DUMP: dict[str, Any] = {"header": {"x": 1}, "footer": {}, "sections": []}
-# Five seconds are far more than an answer takes; the larger limits are for modes that must not meet the time-out first.
+# Two seconds are far more than an answer takes; the larger limits are for modes that must not meet the time-out first.
 LIMITS = Limits(
-    timeout=5.0,
+    timeout=2.0,
     start_timeout=60.0,
     memory=256 * MIB,
     processes=20,
@@ -75,9 +75,9 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("mode", "outcome", "words"),
     [
-        ("hang", "timeout", "its answer did not come within 5 s"),
-        ("stubborn", "timeout", "within 5 s"),
-        ("partial", "timeout", "within 5 s"),
+        ("hang", "timeout", "its answer did not come within 2 s"),
+        ("stubborn", "timeout", "within 2 s"),
+        ("partial", "timeout", "within 2 s"),
     ],
 )
 def test_hangs(mode: str, outcome: str, words: str, temporary: Path) -> None:

@@ -93,7 +93,7 @@ def test_programs_for_one_file_that_end_otherwise(tmp_path: Path) -> None:
 
 
 def test_programs_for_one_file_that_misbehave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(timeout=10.0, line=1 << 20))
+    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(timeout=3.0, line=1 << 20))
     answers = {"a": "hang", "b": "flood", "c": "{no json", "d": "[]", "e": ACCEPT}
     made = run(tmp_path, answers, [Fake(name) for name in answers], per_file=True)
     assert [result.outcome for result in made.results] == ["timeout", "output", "protocol", "protocol", "pass"]

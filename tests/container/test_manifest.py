@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from exhaustive import amount, grows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -216,7 +217,8 @@ def test_the_good_one_is_good() -> None:
     assert list(schema_faults(GOOD)) == []
 
 
-@settings(max_examples=1500, deadline=None)
+@grows
+@settings(max_examples=amount(200, 1500), deadline=None)
 @given(
     place=st.sampled_from(PLACES), junk=JUNK, drop=st.booleans(), extra=st.sampled_from(["shards", "pre", "new", None])
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exhaustive import each_value
 from float64_model import Reference
 from tiny_models import TinyModel, text, tiny
 
@@ -113,6 +114,7 @@ def test_logits_of_a_text(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(singly, wanted[100:], atol=3e-5, rtol=0)
 
 
+@each_value
 @pytest.mark.parametrize("variant", [variant.name for variant in usable()])
 @pytest.mark.parametrize("window", [0, 300])
 def test_long_texts_in_parts_of_many_threads(variant: str, window: int, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 import pytest
+from exhaustive import each_value
 from numpy.typing import NDArray
 
 from gpack.engine.backends.cpu.attention import AttentionMemory
@@ -50,6 +51,7 @@ def chunks(total: int, *sizes: int) -> list[int]:
     return made
 
 
+@each_value
 @pytest.mark.parametrize("cache_type", TYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_and_bits(kernels: Kernels, shape: Shape, cache_type: str) -> None:

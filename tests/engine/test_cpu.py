@@ -11,6 +11,7 @@ from importlib import import_module
 
 import llvmlite.binding as llvm
 import pytest
+from exhaustive import thinned
 
 from gpack.engine.backends.cpu import variants as cpu
 from gpack.engine.backends.cpu.kernels import BLOCK_TYPES, MODULES, PLAIN_TYPES
@@ -130,7 +131,7 @@ def assembly(name: str, variant: str) -> str:
 
 
 @pytest.mark.skipif(platform.machine().lower() not in X86, reason="names of x86 registers")
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", thinned(WRITTEN, 7))
 def test_portable_code_is_that_of_any_x86(name: str) -> None:
     """SSE2 and nothing newer: AVX has names that begin with v, and wider registers."""
     text = assembly(name, "portable")

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from exhaustive import each_value
 
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
 from gpack.engine.backends.cpu.matmul import Matrix, embed, matmul
@@ -86,6 +87,7 @@ LEVELS = {"Q2_K": (0, 16), "Q3_K": (96, 108), "Q4_K": (4, 16), "Q5_K": (4, 16), 
 ENDS = (0x00, 0x0F, 0x77, 0x7F, 0x80, 0xF0, 0xFF)  # 7: MXFP4's largest
 
 
+@each_value
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_extremes_of_codes_scales_and_activations(variant: str, name: str) -> None:
@@ -115,6 +117,7 @@ def _scale_places(name: str) -> list[int]:
     return [0] if name == "MXFP4" else [at for first in HALVES[name] for at in (first, first + 1)]
 
 
+@each_value
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name != "MXFP4"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scales_without_a_number_stay_in_their_rows(variant: str, name: str) -> None:
@@ -197,6 +200,7 @@ def test_rows_of_any_number(variant: str, n_out: int) -> None:
     assert np.allclose(multiply("Q5_1", raw, x[:1], variant), expected[:1], rtol=1e-5, atol=1e-5)
 
 
+@each_value
 @pytest.mark.parametrize("n_in", [1, 3, 4, 8, 11, 64, 147])  # one token takes up to 64 at a time
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from exhaustive import each_pair
 from numpy.typing import NDArray
 
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
@@ -59,6 +60,7 @@ def test_all_types_with_kernels_are_tried() -> None:
     assert (*BLOCK_TYPES, *PLAIN_TYPES) == (*BLOCKS, *PLAIN)
 
 
+@each_pair
 @pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("name", [*BLOCKS, *PLAIN])
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -91,6 +93,7 @@ def _try_products(variant: str, name: str, compute: Compute) -> None:
         assert len(np.unique(alone)) > MOST
 
 
+@each_pair
 @pytest.mark.parametrize("per_token", [1, USED])
 @pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "Q8_0", "IQ2_S", "F16", "F32", "IQ1_M"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from exhaustive import each_value
 from tiny_models import DATA, ORACLE
 
 from gpack.convert.gguf import convert_gguf
@@ -61,6 +62,7 @@ def test_a_prompt_at_once_and_greedy_tokens(name: str) -> None:
         assert session.position == len(stored["prompt"]) + len(chosen)
 
 
+@each_value
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_token_by_token_and_in_pieces(name: str, variant: str) -> None:
@@ -97,6 +99,7 @@ def test_a_pack_gives_the_same_bits_as_its_gguf(name: str, tmp_path: Path) -> No
 
 
 # Largest difference that a cache of less precision makes to these models' logits, which deviate by 2.
+@each_value
 @pytest.mark.parametrize(("kind", "bound"), [("F16", 0.02), ("Q8_0", 0.4)])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -114,6 +117,7 @@ def test_caches_of_less_precision(name: str, kind: str, bound: float, variant: s
     assert np.abs(made - wanted).max() > 1e-4
 
 
+@each_value
 @pytest.mark.parametrize("name", QUANTISED)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_quantised_weights_in_float32(name: str, variant: str) -> None:

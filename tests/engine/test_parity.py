@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from exhaustive import each_value, thinned
 from tiny_models import DATA, ORACLE, text
 
 from gpack.engine.backends import make_backend
@@ -413,6 +414,7 @@ def compared(model: GuildModel, ids: list[int], variant: str, compute: str, cach
     return made[0], made[1]
 
 
+@each_value
 @pytest.mark.parametrize("name", [*MODELS, "qwen4exp"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_architectures(variant: str, name: str, tmp_path: Path) -> None:
@@ -448,7 +450,7 @@ def test_oracle_models(name: str) -> None:
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * wanted.std())
 
 
-@pytest.mark.parametrize("name", oracle("quant"))
+@pytest.mark.parametrize("name", thinned(oracle("quant"), 5))
 def test_quantised_oracle_models(name: str) -> None:
     """Without rounded activations to 1e-4.
 

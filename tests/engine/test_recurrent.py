@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exhaustive import each_value
 from numpy.typing import NDArray
 
 from gpack.engine.backends.cpu.attention import Place
@@ -186,6 +187,7 @@ def expected(bed: Bed, text: Text) -> Doubles:
     return np.concatenate([c, out.reshape(n, -1)], axis=1)
 
 
+@each_value
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_and_bits(kernels: Kernels, shape: Shape) -> None:
     text = Text.random(shape, 60)

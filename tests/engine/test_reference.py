@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from exhaustive import each_value
 from float64_model import rotate as rotate_one
 
 from gpack.engine.backends.base import StateGroups
@@ -233,6 +234,7 @@ ROPES = {
 }
 
 
+@each_value
 @pytest.mark.parametrize("window", [0, 1, 5, 70])
 @pytest.mark.parametrize("rope", ROPES)
 def test_attention_in_any_cut_equals_loops_over_positions(rope: str, window: int) -> None:

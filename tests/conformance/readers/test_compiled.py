@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from exhaustive import exhaustive
 from reader_process import ask, peak, started
 
 from conformance.readers import build
@@ -56,7 +57,10 @@ def judged(folder: Path, command: list[str], level: str, *options: str) -> None:
     assert [item["outcome"] for item in result["results"]] == ["pass"] * len(chosen)
 
 
-@pytest.mark.parametrize("language", PERSISTENT)
+# What readers that hash say of this level is part of what they say of the next.
+@pytest.mark.parametrize(
+    "language", [pytest.param(name, marks=exhaustive if name in HASHING else ()) for name in PERSISTENT]
+)
 def test_structure(made: Made, tmp_path: Path, language: str) -> None:
     judged(tmp_path, [*made(language).command(), "--level", "structure"], "structure")
 

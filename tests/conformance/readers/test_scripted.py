@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from exhaustive import each_value
 from reader_process import ask, peak, started
 
 from conformance.readers.build import MissingToolError, readers
@@ -38,6 +39,7 @@ def command() -> Command:
     return build
 
 
+@each_value
 @pytest.mark.parametrize("level", ["structure", "digest"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_vector_of_its_level_is_right(command: Command, tmp_path: Path, language: str, level: str) -> None:
