@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from convert.packs import ORACLE, Parts
-from exhaustive import thinned
 from gguf import GGUFReader
 from gguf_maker import (
     EVERY_KIND,
@@ -221,7 +220,7 @@ def oracle() -> Iterator[Any]:
 REAL = list(oracle()) or [pytest.param(None, marks=pytest.mark.skip(reason=f"{ORACLE} is absent: no real models"))]
 
 
-@pytest.mark.parametrize("source", thinned(REAL, 6))
+@pytest.mark.parametrize("source", REAL)
 def test_real_models(tmp_path: Path, source: Path) -> None:
     exported = round_trip(source, tmp_path)
     ours, theirs = content(exported), content(source)
