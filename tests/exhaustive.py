@@ -53,7 +53,10 @@ def mark(items: Iterable[pytest.Item]) -> None:
                 if item.get_closest_marker(name):
                     groups[str(item.path), item.originalname, strength].append(item)
     for (_, _, strength), group in groups.items():
-        kept = covering([tuple(item.callspec.indices.items()) for item in group], strength)
+        # A value is the same object in all items; pytest's own indices of values are those of items.
+        kept = covering(
+            [tuple((name, id(value)) for name, value in item.callspec.params.items()) for item in group], strength
+        )
         for number, item in enumerate(group):
             if number not in kept:
                 item.add_marker(exhaustive)

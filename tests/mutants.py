@@ -31,8 +31,10 @@ def disable(rule: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         The names of the functions that were changed.
     """
     changed = []
-    for function, tree in _functions():
+    for function, tree, words in _functions():
         constants = {name for name, value in function.__globals__.items() if isinstance(value, str) and value == rule}
+        if words.isdisjoint({rule, *constants}):
+            continue
         mutant = _Without(rule, constants).visit(copy.deepcopy(tree))
         if mutant.changed:
             monkeypatch.setattr(function, "__code__", _code_of(mutant))
@@ -94,8 +96,19 @@ class _Without(ast.NodeTransformer):
 
 
 @cache
-def _functions() -> tuple[tuple[FunctionType, ast.FunctionDef], ...]:
-    return tuple(found for module in _modules() for found in _functions_of(module))
+def _functions() -> tuple[tuple[FunctionType, ast.FunctionDef, frozenset[object]], ...]:
+    """The functions with their syntax trees, and the constants and names in these."""
+    return tuple(
+        (function, tree, frozenset(_words(tree))) for module in _modules() for function, tree in _functions_of(module)
+    )
+
+
+def _words(tree: ast.FunctionDef) -> Iterator[object]:
+    for item in ast.walk(tree):
+        if isinstance(item, ast.Constant):
+            yield item.value
+        elif isinstance(item, ast.Name):
+            yield item.id
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -18,7 +18,7 @@ from gpack.sections.verify import verify
 # Rust's text is UTF-8 by its type: it rejects names that are none, which the grammar does not check.
 LANGUAGES = ("cpp", "csharp", "go", "java", "rust")
 STRICTER = ("rust",)
-FILES = amount(40, 300)
+FILES = amount(100, 300)
 
 
 def damaged() -> Iterator[bytes]:
