@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
-.PHONY: help demo test test-all codegen codegen-check lint types format bench ci clean
+.PHONY: help demo test test-rest test-all codegen codegen-check lint types format bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -26,11 +26,17 @@ $(VENV)/.installed: $(VENV)/.base
 demo: $(VENV)/.base  ## install, take a real model, convert, verify, inspect, let it answer
 	@$(BIN)/python -m demo --python $(BIN)/python --place $(DEMO)
 
-test: $(VENV)/.installed  ## run the tests
-	$(BIN)/python -m pytest -n auto
+# A worker gets tests in a row, which share fixtures, and takes others' when it has done its own.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-all: $(VENV)/.installed  ## run the tests, with all the steps that the state machine can take
-	GPACK_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto
+test: $(VENV)/.installed  ## run the tests, but of repetitions so many as matter most
+	$(PYTEST)
+
+test-rest: $(VENV)/.installed  ## run what `make test` leaves out (see tests/exhaustive.py)
+	GPACK_EXHAUSTIVE=1 $(PYTEST) -m exhaustive
+
+test-all: $(VENV)/.installed  ## run both
+	GPACK_EXHAUSTIVE=1 $(PYTEST)
 
 codegen: $(VENV)/.installed  ## regenerate everything from schema/*.yaml
 	$(BIN)/python -m codegen $(SCHEMAS)
