@@ -14,7 +14,10 @@ from gpack.sources.hf_pretokenizer import _GPT2, _GPT4O, _LLAMA3, _QWEN35, _TEKK
 from gpack.tokenizer import Tokenizer
 
 needs_oracle = pytest.mark.skipif(not (ORACLE / "hf").exists(), reason="converted models: no ../shared/oracle/hf here")
-MODELS = ["llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped"]
+MODELS = [
+    *("llama", "qwen2", "qwen3", "qwen3-bf16", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped"),
+    *("qwen4exp", "qwen4exp-wrapped"),
+]
 TEXTS = [
     "",
     " ",

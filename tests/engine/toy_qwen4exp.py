@@ -18,7 +18,7 @@ SIZES, MULTIPLIERS = (11, 13, 17, 19), (1234567890123, 98765432109877, 555555555
 RECURRENT, RATIOS = (True, True, False, False), (0, 0, BLOCK, 0)
 
 
-def qwen4exp(seed: int = 6, **keys: Any) -> TinyModel:
+def qwen4exp(seed: int = 6, *, n_vocab: int = VOCAB, ratios: tuple[int, ...] = RATIOS, **keys: Any) -> TinyModel:
     """The model; `keys` are more metadata, or other, without the architecture; dots are written as two underscores."""
     rng = np.random.default_rng(seed)
     metadata: dict[str, Any] = {
@@ -31,7 +31,7 @@ def qwen4exp(seed: int = 6, **keys: Any) -> TinyModel:
         "attention.value_length": HEAD_DIM,
         "attention.layer_norm_rms_epsilon": 1e-5,
         "attention.recurrent_layers": list(RECURRENT),
-        "attention.compress_ratios": list(RATIOS),
+        "attention.compress_ratios": list(ratios),
         "attention.indexer.head_count": INDEX_HEADS,
         "attention.indexer.key_length": INDEX_DIM,
         "attention.indexer.top_k": BUDGET,
@@ -68,8 +68,8 @@ def qwen4exp(seed: int = 6, **keys: Any) -> TinyModel:
         tensors[f"{name}.weight"] = (1 + 0.3 * rng.standard_normal(size)).astype(np.float32)
 
     wide = STREAMS * WIDTH
-    matrix("token_embd", VOCAB, WIDTH)
-    matrix("output", VOCAB, WIDTH)
+    matrix("token_embd", n_vocab, WIDTH)
+    matrix("output", n_vocab, WIDTH)
     matrix("per_layer_token_embd", sum(SIZES) + 4, ROW)
     for name in ("output_hc", *(f"blk.{number}.hc_{part}" for number in range(LAYERS) for part in ("attn", "ffn"))):
         norm(f"{name}_norm", wide)
@@ -105,7 +105,7 @@ def qwen4exp(seed: int = 6, **keys: Any) -> TinyModel:
             matrix(f"{block}.attn_output", WIDTH, HEADS * HEAD_DIM)
             norm(f"{block}.attn_q_norm", HEAD_DIM)
             norm(f"{block}.attn_k_norm", HEAD_DIM)
-        if RATIOS[number]:
+        if ratios[number]:
             matrix(f"{block}.indexer.q_proj", INDEX_HEADS * INDEX_DIM, WIDTH)
             matrix(f"{block}.indexer.k_proj", INDEX_DIM, WIDTH)
             norm(f"{block}.indexer.q_norm", INDEX_DIM)

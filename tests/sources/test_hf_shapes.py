@@ -128,7 +128,13 @@ def test_a_layer_that_lacks_a_tensor(tmp_path: Path, name: str) -> None:
 
 
 @needs_oracle
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen35moe-wrapped"),
+        *("qwen4exp", "qwen4exp-wrapped"),
+    ],
+)
 def test_whole_models_have_nothing_to_tell(name: str) -> None:
     with HfSource.open(ORACLE / "hf" / name, text_only=True) as source:
         assert source.reasons == []

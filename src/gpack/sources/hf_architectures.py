@@ -24,6 +24,7 @@ class Architecture:
         is_linear: Some layers are gated delta nets.
         norms_heads: q and k of each head are normed.
         has_experts: Layers have routed experts.
+        has_streams: The hidden state is several streams (see hf_streams).
     """
 
     name: str
@@ -34,11 +35,12 @@ class Architecture:
     is_linear: bool = False
     norms_heads: bool = False
     has_experts: bool = False
+    has_streams: bool = False
 
     @property
     def constant(self) -> str:
-        """Its name among `gguf.MODEL_ARCH`."""
-        return self.name.upper()
+        """The name among `gguf.MODEL_ARCH` whose map has its tensors' names, or those that it shares."""
+        return "QWEN35MOE" if self.has_streams else self.name.upper()
 
 
 ARCHITECTURES = (
@@ -69,6 +71,16 @@ ARCHITECTURES = (
         is_linear=True,
         norms_heads=True,
         has_experts=True,
+    ),
+    Architecture(
+        "qwen4exp",
+        frozenset({"qwen4_exp", "qwen4_exp_text"}),
+        frozenset({"Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"}),
+        adds_one_to_norms=True,
+        is_linear=True,
+        norms_heads=True,
+        has_experts=True,
+        has_streams=True,
     ),
 )
 

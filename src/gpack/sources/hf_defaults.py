@@ -35,6 +35,18 @@ _LINEAR_MOE = {
     "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 512,
 }
+_STREAMS = {
+    **_LINEAR_MOE,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "hc_count": 4,
+    "hc_lowrank": 320,
+    "ple_conv_kernel_size": 4,
+    "ngram_size": 3,
+    "heads_per_ngram": 8,
+    "ngram_vocab_size_base": 20_000_000,
+    "norm_topk_prob": True,
+}
 _QWEN = {
     "vocab_size": 151936,
     "hidden_size": 4096,
@@ -85,4 +97,6 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_5_text": _LINEAR_DENSE,
     "qwen3_5_moe": _LINEAR_MOE,
     "qwen3_5_moe_text": _LINEAR_MOE,
+    "qwen4_exp": _STREAMS,
+    "qwen4_exp_text": _STREAMS,
 }

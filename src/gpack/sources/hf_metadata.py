@@ -215,7 +215,7 @@ def _add_linear(metadata: MetadataBuilder, prefix: str, config: HfConfig, draft_
     metadata.numbers(f"{prefix}.attention.recurrent_layers", MetadataType.BOOL, recurrent + [False] * draft_layers)
     metadata.u32(f"{prefix}.full_attention_interval", interval)
     rotary = config.rope_number("partial_rotary_factor")
-    rotary = 0.25 if rotary is None else rotary
+    rotary = default_rotary(config) if rotary is None else rotary
     if not 0 <= rotary <= 1:
         raise config.fault("rope_parameters.partial_rotary_factor", f"it is {rotary}, no part of a whole")
     metadata.u32(f"{prefix}.rope.dimension_count", int(head_size(config) * rotary))
@@ -233,11 +233,21 @@ def recurrent_layers(config: HfConfig) -> tuple[list[bool], int]:
     if types is None:
         every = interval or 4
         return [(layer + 1) % every != 0 for layer in range(layers)], every
-    if len(types) != layers or not set(types) <= {"linear_attention", "full_attention"}:
+    known = {"linear_attention", "full_attention"} | ({"indexed_attention"} if _has_streams(config) else set())
+    if len(types) != layers or not set(types) <= known:
         raise config.fault("layer_types", f"it has {len(types)} entries of {shorten(sorted(set(types)))}")
     recurrent = [kind == "linear_attention" for kind in types]
     first = recurrent.index(False) + 1 if False in recurrent else 4
     return recurrent, interval or first
+
+
+def default_rotary(config: HfConfig) -> float:
+    """What part of a head is rotated in models with gated delta nets, where nothing is said."""
+    return 1.0 if _has_streams(config) else 0.25
+
+
+def _has_streams(config: HfConfig) -> bool:
+    return config.model_type.startswith("qwen4_exp") or any("Qwen4Exp" in name for name in config.class_names)
 
 
 def head_size(config: HfConfig) -> int:

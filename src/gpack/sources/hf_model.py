@@ -58,7 +58,8 @@ def translate_model(
     Raises:
         FormatError: `hf.config` or `hf.tensor`: the model is none that can be translated.
     """
-    draft = find_draft(tensors, config) if architecture.is_linear else None
+    # The draft layers of models with streams have no names that are sure: their tensors stay as they are.
+    draft = find_draft(tensors, config) if architecture.is_linear and not architecture.has_streams else None
     parts = sort_tensors(tensors, config, known=True, draft=draft)
     check_values(architecture, config)
     translator = Translator(architecture, config, draft, len(parts.text))
@@ -72,6 +73,9 @@ def translate_model(
     parameters, drafts = MetadataBuilder(), 1 if draft else 0
     reasons += hf_metadata.build_parameters(parameters, architecture.name, config, _file_type(made), drafts)
     hf_metadata.build_specific(parameters, architecture, config, drafts)
+    if translator.streams is not None:
+        recurrent, _ = hf_metadata.recurrent_layers(config)
+        translator.streams.add_parameters(parameters, architecture.name, recurrent)
     parameters.u32("general.quantization_version", hf_metadata.QUANTIZATION_VERSION)
     return _model(architecture.name, made, parameters, parts, reasons, text_only=text_only)
 

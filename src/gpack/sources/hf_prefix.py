@@ -11,7 +11,9 @@ from .safetensors import StoredTensor
 
 # What tools put between the parts of a name, anywhere.
 _WORDS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-TEXT = re.compile(r"model\.(?:layers\.|embed_tokens\.|norm\.)|lm_head\.")  # plain names of the text model's tensors
+TEXT = re.compile(
+    r"model\.(?:layers\.|embed_tokens\.|norm\.|hyper_connection_mixer\.)|lm_head\."
+)  # plain names of the text model
 _LAYER = re.compile(r"((?:.*\.)?)layers\.0\..+")
 _USUAL = ("model.", "model.language_model.", "language_model.model.", "model.text_model.", "language_model.", "")
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head."

@@ -12,10 +12,12 @@ from typing import Any
 from ..container.strict_json import shorten
 from .hf_architectures import Architecture
 from .hf_config import HfConfig
-from .hf_metadata import head_size, key_value_heads
+from .hf_metadata import head_size, key_value_heads, recurrent_layers
 from .hf_shapes import biased, has_output_gate
+from .hf_streams import check_streams, stream_reasons
 
 _ACTIVATIONS = ("silu", "swish")
+_UNIT_EPSILON = 1e-6  # with which queries and keys of delta nets are made unit vectors
 
 
 def check_values(architecture: Architecture, config: HfConfig) -> None:
@@ -41,6 +43,8 @@ def check_values(architecture: Architecture, config: HfConfig) -> None:
     factor = config.rope_number("partial_rotary_factor")
     if factor is not None and not 0 < factor <= 1:
         raise config.fault("rope_parameters.partial_rotary_factor", f"it is {factor}, no part of a whole")
+    if architecture.has_streams:
+        check_streams(config, recurrent_layers(config)[0])
     if architecture.has_experts:
         experts, used = config.need("num_local_experts", "num_experts"), config.need("num_experts_per_tok")
         if used > experts:
@@ -84,6 +88,11 @@ def _attention(architecture: Architecture, config: HfConfig) -> Iterator[str]:
         yield f"mlp_bias is true: {name} has no biases in its feed-forward layers"
     if architecture.is_linear and not has_output_gate(architecture, config):
         yield f"attn_output_gate is false: {name} gates the output of attention"
+    epsilon = config.number("rms_norm_eps")
+    if architecture.is_linear and epsilon is not None and abs(epsilon - _UNIT_EPSILON) > _UNIT_EPSILON / 1000:
+        yield f"rms_norm_eps is {epsilon:g}: {name} takes it for heads of delta nets too, its makers {_UNIT_EPSILON:g}"
+    if architecture.has_streams:
+        yield from stream_reasons(config)
     window = _window(config)
     if window is not None:
         yield f"attention slides over a window of {window} tokens, which {name} has no key for"

@@ -13,10 +13,11 @@ from math import prod
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import GgmlType
-from ..sections.placement import layer_of
+from ..sections.placement import PLE, layer_of
 from .hf_architectures import Architecture
 from .hf_config import HfConfig
 from .hf_metadata import head_size, key_value_heads, recurrent_layers
+from .hf_streams import CONNECTIONS, INDEXER, NGRAMS, OUTPUT, ngram_layer, ngram_width
 from .hf_tensor import HfTensor
 
 _FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.F16, GgmlType.BF16)
@@ -24,6 +25,7 @@ _FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 _HEADS, _HEAD, _KV = "num_attention_heads", "head_dim", "num_key_value_heads"
 _VALUE_HEADS, _VALUE_HEAD = "linear_num_value_heads", "linear_value_head_dim"
 _EXPERTS = "num_experts"
+_NGRAMS = "ple_embed_dim"
 _FACTORS: dict[str, tuple[str | int, ...]] = {
     "one": (1,),
     "width": ("hidden_size",),
@@ -41,6 +43,13 @@ _FACTORS: dict[str, tuple[str | int, ...]] = {
     "value heads": (_VALUE_HEADS,),
     "value head": (_VALUE_HEAD,),
     "taps": ("linear_conv_kernel_dim",),
+    "streams": ("hc_count",),
+    "all streams": ("hc_count", "hidden_size"),
+    "rank": ("hc_lowrank",),
+    "index query": ("indexer_n_heads", "indexer_head_dim"),
+    "index head": ("indexer_head_dim",),
+    "n-grams": (_NGRAMS,),
+    "n-gram taps": ("ple_conv_kernel_size",),
 }
 _SHAPES: dict[str, tuple[str, ...]] = {
     "token_embd.weight": ("tokens", "width"),
@@ -82,6 +91,26 @@ _SHAPES: dict[str, tuple[str, ...]] = {
     "ssm_dt.bias": ("value heads",),
     "ssm_norm.weight": ("value head",),
     "ssm_out.weight": ("width", "values"),
+    **{
+        f"{place}_{name}.weight": shape
+        for place in ("hc_attn", "hc_ffn", "output_hc")
+        for name, shape in (
+            ("norm", ("all streams",)),
+            ("down", ("rank", "all streams")),
+            ("up", ("all streams", "rank")),
+            ("inject", ("streams", "all streams")),
+        )
+    },
+    "indexer.q_proj.weight": ("index query", "width"),
+    "indexer.k_proj.weight": ("index head", "width"),
+    "indexer.q_norm.weight": ("index head",),
+    "indexer.k_norm.weight": ("index head",),
+    "ple_key.weight": ("all streams", "n-grams"),
+    "ple_value.weight": ("width", "n-grams"),
+    "ple_norm_key.weight": ("all streams",),
+    "ple_norm_query.weight": ("all streams",),
+    "ple_norm_conv.weight": ("all streams",),
+    "ple_conv1d.weight": ("all streams", "n-gram taps"),
     "nextn.eh_proj.weight": ("width", "two widths"),
     "nextn.enorm.weight": ("width",),
     "nextn.hnorm.weight": ("width",),
@@ -177,6 +206,8 @@ class Shapes:
             return head_size(self.config)
         if key == _KV:
             return key_value_heads(self.config)
+        if key == _NGRAMS:
+            return ngram_width(self.config)
         return self.config.need(*_spellings(key))
 
     def _spelling(self, key: str) -> str:
@@ -184,7 +215,8 @@ class Shapes:
         found = next((name for name in _spellings(key) if self.config.values.get(name) is not None), None)
         if found is not None:
             return found
-        return {_HEAD: "hidden_size / num_attention_heads =", _KV: _HEADS}.get(key, key)
+        said = {_HEAD: "hidden_size / num_attention_heads =", _KV: _HEADS, _NGRAMS: "hidden_size"}
+        return said.get(key, key)
 
 
 def _spellings(key: str) -> tuple[str, ...]:
@@ -220,12 +252,14 @@ def missing_tensors(
         FormatError: `hf.config`: a value is impossible.
     """
     found = set(names)
-    wanted = ["token_embd.weight", "output_norm.weight"]
+    wanted = ["token_embd.weight", *(OUTPUT if architecture.has_streams else ("output_norm.weight",))]
     recurrent = recurrent_layers(config)[0] if architecture.is_linear else []
     for layer in range(config.need("num_hidden_layers")):
         linear = bool(recurrent) and recurrent[layer]
         parts = _layer(architecture, config, linear=linear, sparse=is_sparse(architecture, config, layer))
         wanted += [f"blk.{layer}.{part}" for part in parts]
+    if architecture.has_streams and (ngrams := ngram_layer(config)) is not None:
+        wanted += [PLE, *(f"blk.{ngrams}.{part}.weight" for part in NGRAMS)]
     if draft_layer is not None:
         parts = _layer(architecture, config, linear=False, sparse=architecture.has_experts)
         wanted += [f"blk.{draft_layer}.{part}" for part in (*parts, *(f"{name}.weight" for name in _DRAFT))]
@@ -235,7 +269,10 @@ def missing_tensors(
 def _layer(architecture: Architecture, config: HfConfig, *, linear: bool, sparse: bool) -> list[str]:
     """What a layer consists of."""
     norm = "post_attention_norm" if architecture.is_linear else "ffn_norm"
-    matrices = ["attn_norm", norm, *(_DELTA if linear else _ATTENTION)]
+    matrices = [*(CONNECTIONS if architecture.has_streams else ("attn_norm", norm))]
+    matrices += _DELTA if linear else _ATTENTION
+    if architecture.has_streams and not linear:
+        matrices += INDEXER
     if architecture.norms_heads and not linear:
         matrices += ["attn_q_norm", "attn_k_norm"]
     if not sparse:

@@ -20,6 +20,7 @@ from .hf_config import HfConfig
 from .hf_experts import EXPERT, ExpertStacks, split_fused
 from .hf_metadata import key_value_heads
 from .hf_orders import ValueHeads, neighbouring_pairs
+from .hf_streams import StreamParts, stream_name, without_middle
 from .hf_tensor import HfTensor, Order, minus_exp, plus_one
 from .hf_towers import Draft
 from .safetensors import StoredTensor
@@ -30,7 +31,13 @@ _NORM = re.compile(r"(?:.*\.|)[a-z_]*norm[a-z_]*\.weight")
 _GATED_NORM = "linear_attn.norm.weight"
 _FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.BF16, GgmlType.F16)
 # Small matrices that stay exact whatever the others are stored as, by the end of their names.
-F32_NAMES = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "_norm.weight")
+F32_NAMES = (
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "ssm_conv1d.weight",
+    "ple_conv1d.weight",
+    "_norm.weight",
+)
 
 
 class Translator:
@@ -39,6 +46,7 @@ class Translator:
     Attributes:
         tensors: What came of them, in the order of the source.
         unknown: Tensors of the text model that have no name in GGUF; they keep their own.
+        streams: What was found of several streams; None where the architecture has one.
     """
 
     def __init__(self, architecture: Architecture, config: HfConfig, draft: Draft | None, tensor_count: int) -> None:
@@ -57,6 +65,7 @@ class Translator:
         blocks = self.layers + (1 if draft else 0)
         self._map = get_tensor_name_map(MODEL_ARCH[architecture.constant], blocks)
         self._heads = ValueHeads.of(config) if architecture.is_linear else None
+        self.streams = StreamParts(config) if architecture.has_streams else None
         self.tensors: list[HfTensor] = []
         self.unknown: list[StoredTensor] = []
 
@@ -72,9 +81,14 @@ class Translator:
                 for stacked in stacks.take(name, tensor):
                     self._add(stacked)
                 continue
-            fused = split_fused(name, tensor)
-            for made in fused if fused is not None else [self._plain(name, tensor)]:
+            taken = split_fused(name, tensor)
+            if taken is None and self.streams is not None:
+                taken = self.streams.take(name, tensor)
+            for made in taken if taken is not None else [self._plain(name, tensor)]:
                 self._add(made)
+        table = None if self.streams is None else self.streams.table()
+        if table is not None:
+            self._add(table)
         self._check_layers(name for name, _ in tensors)
 
     def _add(self, made: HfTensor) -> None:
@@ -90,6 +104,8 @@ class Translator:
             return self.draft.others[name]
         if name.endswith("linear_attn.dt_bias"):
             name = name.removesuffix("dt_bias") + "dt_proj.bias"
+        if self.streams is not None and (own := stream_name(name)) is not None:
+            return own
         found: str | None = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
         return found
 
@@ -105,6 +121,8 @@ class Translator:
             return self._permuted(made, tensor, match[1])
         if self.architecture.adds_one_to_norms and _NORM.fullmatch(name) and not name.endswith(_GATED_NORM):
             return _computed(made, plus_one, "1 added")
+        if self.streams is not None and name.endswith(".ple.conv1d.weight"):
+            return without_middle(made, tensor)
         if self._heads and ".linear_attn." in name:
             return self._linear(made, tensor, name.rsplit(".linear_attn.", 1)[1], self._heads)
         return made
