@@ -15,9 +15,13 @@ from tiny_models import ORACLE, TinyModel, text
 from gpack.engine.backends.cpu.variants import usable
 from gpack.engine.engine import Chunk, Engine
 from gpack.errors import GpackError, UnsupportedError
+from gpack.generated.constants import GgmlType
 from gpack.model import GuildModel, ModelPaths
 from gpack.model.ple import PleIo, PleTable
+from gpack.quants import dequantize
+from gpack.quants.encode import encoder
 
+from .float64_qwen4exp import Qwen4Exp
 from .toy_qwen4exp import BLOCK, BUDGET, VOCAB, qwen4exp
 
 VARIANTS = [variant.name for variant in usable()]
@@ -74,6 +78,27 @@ def test_golden_logits_and_greedy_tokens(name: str, bound: float, device: str) -
             was_exact = bool(is_exact[number])
             if "logits_greedy" in stored and was_exact:
                 np.testing.assert_allclose(last, stored["logits_greedy"][number], atol=atol, rtol=0)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "as it is": {"attention__indexer__top_k": 16},
+    "small budget": {"attention__indexer__top_k": 4},
+    "blocks of three": {"ratios": (0, 0, 3, 3), "attention__indexer__top_k": 12},
+    "blocks of sixteen": {"ratios": (0, 0, 16, 0), "attention__indexer__top_k": 32},
+    "n-grams at the first layer": {"ple__layers": [0], "ngram_layer": 0},
+    "three streams": {"streams": 3, "hyper_connection__count": 3, "attention__indexer__top_k": 16},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_logits_are_those_of_the_equations(name: str, device: str, tmp_path: Path) -> None:
+    model, ids = qwen4exp(**KINDS[name]), text(90, VOCAB)
+    wanted = Qwen4Exp(model.metadata, model.tensors).logits(ids)
+    with model.open(tmp_path / "m.gguf") as loaded, loaded.engine(device=device, compute="f32") as engine:
+        made = rows(engine, ids, [41, 42, 90])[:, engine.n_embd :]
+    assert wanted.std() > 0.3
+    np.testing.assert_allclose(made, wanted, atol=1e-9 if device == "reference" else 1e-4, rtol=0)
 
 
 # ---------------------------------------------------------------- a text's numbers are its own
@@ -146,6 +171,19 @@ def test_rows_come_from_the_table_in_both_modes(io: PleIo, tmp_path: Path) -> No
         wanted = rows(engine, ids, [80])
     with GuildModel.load(ModelPaths(primary_model_path=path), ple_io=io) as model, model.engine(threads=1) as engine:
         assert rows(engine, ids, [33, 80]).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "BF16"])
+def test_a_table_of_less_precision(kind: str, tmp_path: Path) -> None:
+    """The same numbers as of a table in F32 that holds what the other one says."""
+    model, ids, ggml_type = qwen4exp(row=32), text(40, VOCAB), getattr(GgmlType, kind)
+    values = model.tensors["per_layer_token_embd.weight"]
+    stored = encoder(ggml_type)(values)
+    model.types["per_layer_token_embd.weight"] = ggml_type, stored.tobytes()
+    plain = qwen4exp(row=32)
+    plain.tensors["per_layer_token_embd.weight"] = dequantize(stored, ggml_type).reshape(values.shape)
+    with model.open(tmp_path / "m.gguf") as loaded, plain.open(tmp_path / "plain.gguf") as other:
+        assert loaded.logits(ids, threads=1).tobytes() == other.logits(ids, threads=1).tobytes()
 
 
 def test_the_table_stays_open_as_long_as_a_session(tmp_path: Path) -> None:

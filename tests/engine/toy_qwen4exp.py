@@ -18,7 +18,16 @@ SIZES, MULTIPLIERS = (11, 13, 17, 19), (1234567890123, 98765432109877, 555555555
 RECURRENT, RATIOS = (True, True, False, False), (0, 0, BLOCK, 0)
 
 
-def qwen4exp(seed: int = 6, *, n_vocab: int = VOCAB, ratios: tuple[int, ...] = RATIOS, **keys: Any) -> TinyModel:
+def qwen4exp(
+    seed: int = 6,
+    *,
+    n_vocab: int = VOCAB,
+    ratios: tuple[int, ...] = RATIOS,
+    streams: int = STREAMS,
+    ngram_layer: int = NGRAM_LAYER,
+    row: int = ROW,
+    **keys: Any,
+) -> TinyModel:
     """The model; `keys` are more metadata, or other, without the architecture; dots are written as two underscores."""
     rng = np.random.default_rng(seed)
     metadata: dict[str, Any] = {
@@ -29,7 +38,7 @@ def qwen4exp(seed: int = 6, *, n_vocab: int = VOCAB, ratios: tuple[int, ...] = R
         "attention.head_count_kv": KV,
         "attention.key_length": HEAD_DIM,
         "attention.value_length": HEAD_DIM,
-        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_rms_epsilon": float(np.float32(1e-5)),  # as a file holds it
         "attention.recurrent_layers": list(RECURRENT),
         "attention.compress_ratios": list(ratios),
         "attention.indexer.head_count": INDEX_HEADS,
@@ -48,7 +57,7 @@ def qwen4exp(seed: int = 6, *, n_vocab: int = VOCAB, ratios: tuple[int, ...] = R
         "expert_shared_feed_forward_length": SHARED,
         "hyper_connection.count": STREAMS,
         "hyper_connection.low_rank": RANK,
-        "embedding_length_per_layer_input": ROW,
+        "embedding_length_per_layer_input": row,
         "ple.layers": [NGRAM_LAYER],
         "ple.ngram_size": NGRAM,
         "ple.heads_per_ngram": PER_NGRAM,
@@ -67,16 +76,16 @@ def qwen4exp(seed: int = 6, *, n_vocab: int = VOCAB, ratios: tuple[int, ...] = R
     def norm(name: str, size: int) -> None:
         tensors[f"{name}.weight"] = (1 + 0.3 * rng.standard_normal(size)).astype(np.float32)
 
-    wide = STREAMS * WIDTH
+    wide = streams * WIDTH
     matrix("token_embd", n_vocab, WIDTH)
     matrix("output", n_vocab, WIDTH)
-    matrix("per_layer_token_embd", sum(SIZES) + 4, ROW)
+    matrix("per_layer_token_embd", sum(SIZES) + 4, row)
     for name in ("output_hc", *(f"blk.{number}.hc_{part}" for number in range(LAYERS) for part in ("attn", "ffn"))):
         norm(f"{name}_norm", wide)
         matrix(f"{name}_down", RANK, wide)
         matrix(f"{name}_up", wide, RANK)
         if name != "output_hc":
-            matrix(f"{name}_inject", STREAMS, wide)
+            matrix(f"{name}_inject", streams, wide)
     for number in range(LAYERS):
         block = f"blk.{number}"
         matrix(f"{block}.ffn_gate_inp", EXPERTS, WIDTH)
@@ -110,9 +119,9 @@ def qwen4exp(seed: int = 6, *, n_vocab: int = VOCAB, ratios: tuple[int, ...] = R
             matrix(f"{block}.indexer.k_proj", INDEX_DIM, WIDTH)
             norm(f"{block}.indexer.q_norm", INDEX_DIM)
             norm(f"{block}.indexer.k_norm", INDEX_DIM)
-    block = f"blk.{NGRAM_LAYER}"
-    matrix(f"{block}.ple_key", wide, len(SIZES) * ROW)
-    matrix(f"{block}.ple_value", WIDTH, len(SIZES) * ROW)
+    block = f"blk.{ngram_layer}"
+    matrix(f"{block}.ple_key", wide, len(SIZES) * row)
+    matrix(f"{block}.ple_value", WIDTH, len(SIZES) * row)
     matrix(f"{block}.ple_conv1d", wide, NGRAM_TAPS)
     for part in ("key", "query", "conv"):
         norm(f"{block}.ple_norm_{part}", wide)

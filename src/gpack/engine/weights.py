@@ -156,6 +156,8 @@ class Weights:
         tensor = self._find(NGRAM_TABLE)
         if len(tensor.dims) != 2 or tensor.dims[0] != width or tensor.dims[1] < hash_.row_count:
             raise self._shape(NGRAM_TABLE, tensor.dims, (width, hash_.row_count))
+        first: Any = tensor[:1]
+        first.dequantize()  # shows whether it can be
         self.used.add(NGRAM_TABLE)
         if self._ngrams is None:
             self._ngrams = NgramSource(self._ngram_table, tensor)
