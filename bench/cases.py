@@ -11,6 +11,7 @@ from gpack.terminal import units
 
 from .bench import Bench
 from .cases_more import external_experts, per_layer_embeddings, tokens
+from .drafting import drafts
 from .kernels import kernels
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import VOCABULARY
@@ -180,4 +181,5 @@ CASES: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "texts": texts,
     "forks": forks,
     "perplexity": perplexity,
+    "drafts": drafts,
 }

@@ -167,6 +167,71 @@ def state(options: dict[str, Any]) -> dict[str, Any]:
         }
 
 
+class _Silent:
+    """A tokeniser of a model without vocabulary: tokens stand for nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def stream(self, **_: Any) -> Any:
+        return self
+
+    def flush(self) -> str:
+        return ""
+
+
+class _Dictated:
+    """A session whose model computes as ever, and then says what it is told to."""
+
+    def __init__(self, session: Any, text: list[int]) -> None:
+        self._session, self._text = session, text
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def decode(self, ids: list[int]) -> Any:
+        logits = self._session.decode(ids)
+        self._say(logits, self._session.position)
+        return logits
+
+    def propose(self, ids: list[int]) -> Any:
+        rows = self._session.propose(ids)
+        for place, row in enumerate(rows, start=1):
+            self._say(row, self._session.position + place)
+        return rows
+
+    def _say(self, logits: Any, position: int) -> None:
+        if position < len(self._text):
+            logits[self._text[position]] = 1e9
+
+
+def drafts(options: dict[str, Any]) -> dict[str, Any]:
+    """Tokens per second of a text for each way to draft, by turns; and what became of the drafts."""
+    from functools import partial
+
+    from gpack.generate.drafting import MtpDrafter, NgramDrafter
+    from gpack.generate.text import Request, TextGenerator
+
+    rates: dict[str, list[float]] = {}
+    told: dict[str, Any] = {}
+    ids: list[list[int]] = []
+    with _model(options["path"]) as model:
+        for _ in range(options["repeats"]):
+            for draft in options["drafts"]:
+                session: Any = model.session(n_ctx=options["n_ctx"], threads=options["threads"], drafts=options["mtp"])
+                drafter: Any = partial(MtpDrafter, session) if options["mtp"] else NgramDrafter
+                if options.get("answer"):
+                    session = _Dictated(session, [*options["prompt"], *options["answer"]])
+                tokenizer: Any = _Silent()
+                with TextGenerator(session, tokenizer, draft=draft, drafter=drafter) as generator:
+                    request = Request(ids=options["prompt"], max_tokens=options["steps"])
+                    found = generator.generate(request)
+                    rates.setdefault(str(draft), []).append(found.timings.decode_rate or 0.0)
+                    told[str(draft)] = None if found.timings.drafts is None else found.timings.drafts.to_dict()
+                    ids.append(found.ids)
+    return {"rates": rates, "drafts": told, "same": all(each == ids[0] for each in ids)}
+
+
 def greedy(options: dict[str, Any]) -> dict[str, Any]:
     """The most probable tokens after a prompt."""
     with (
@@ -197,6 +262,7 @@ JOBS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "together": together,
     "forks": forks,
     "state": state,
+    "drafts": drafts,
     "greedy": greedy,
     "perplexity": perplexity,
 }

@@ -157,7 +157,7 @@ class DraftLayer:
         tokens = np.array([token for item in rows for token in item.tokens], np.int32)
         wanted = np.array(lasts if wants else [], np.int32)
         step = Step(tokens, segments, wanted, np.concatenate([item.hidden for item in rows]))
-        hidden, logits, is_finite = self._backend.run(self._program({item.text.cache_type for item in rows}), step)
+        hidden, logits, is_finite = self._backend.run(self.lower({item.text.cache_type for item in rows}), step)
         if not wants:
             return
         for number, (item, last) in enumerate(zip(rows, lasts, strict=True)):
@@ -165,7 +165,8 @@ class DraftLayer:
             if is_finite or (np.isfinite(item.after).all() and np.isfinite(logits[number]).all()):
                 item.guess = int(logits[number].argmax())
 
-    def _program(self, cache_types: set[str]) -> Any:
+    def lower(self, cache_types: set[str]) -> Any:
+        """The program for texts of these types of cache, made when it is first needed."""
         kinds = tuple(sorted(cache_types))
         program = self._programs.get(kinds)
         if program is None:

@@ -440,6 +440,12 @@ class Engine:
             self._programs[kinds] = program
         return program
 
+    def lower_drafts(self, cache_type: str) -> None:
+        """Makes the draft layer's program for texts of a type of cache, which is else made with the first draft."""
+        if self._drafts.off is None:
+            with self._stepping:
+                self._drafts.lower({cache_type})
+
     def _check_finite(self, plan: _Plan, states: npt.NDArray[Any], logits: npt.NDArray[Any]) -> None:
         rows = states[plan.first_row : plan.first_row + len(plan.tokens)]
         read = logits[plan.first_logits : plan.first_logits + plan.n_logits]

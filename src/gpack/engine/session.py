@@ -76,6 +76,8 @@ class Session:
             engine = self._engine
             self._text = engine.sequence(n_ctx=wanted, cache_type=cache_type, drafts=drafts)
             engine.lower(cache_type)
+            if drafts:
+                engine.lower_drafts(cache_type)
             if check_weights is not False:
                 engine.check_weights(everything=bool(check_weights))
         except BaseException:

@@ -15,11 +15,15 @@ from ..errors import UsageError
 Draft = int | Literal["auto", "off"]
 MOST_DRAFTS = 31  # of a step
 
+_MOST_AUTO = 15
 _MATCH = 3  # tokens that must stand earlier in the text for the n-gram drafter
-_SLOW = 0.1  # how much the newest of some times counts
+# How much the newest of some times counts, where it is longer or shorter: nothing makes a step shorter than it is.
+_UP, _DOWN = 0.1, 0.4
 _FORGETS = 0.95  # how much older windows count against the newest one
 _FIRST, _FIRST_WEIGHT, _WEIGHT = 0.5, 1.5, 2.0  # what is believed of acceptance before there is any
-_ROW = 0.2  # steps that a further row takes, before that was measured
+_ROW, _LEAST_ROW = 0.2, 0.03  # steps that a further row takes, before that was measured, and at least
+_FIRST_TIMES = 3  # that count as they are
+_FIRST_STEPS = 2  # without drafts, whose time is measured
 _LEAST_GAIN = 1.03
 _PAUSE, _LONGEST_PAUSE = 32, 512  # steps without drafts before the next try
 _MEASURED_EACH = 64  # windows between two steps of one row
@@ -166,21 +170,24 @@ class AutoLength:
     def __init__(self, most: int) -> None:
         self.off: str | None = None
         self._most = most
-        self._step: float | None = None  # seconds of a step without drafts
-        self._row: float | None = None  # seconds that each draft adds
+        self._step = 0.0  # seconds of a step without drafts
+        self._row = _ROW  # such steps that each draft adds
+        self._singles = self._rows = 0  # times of these that were measured
+        self._is_warm = False
         self._tried = [0.0] * most
         self._accepted = [0.0] * most
         self._wait, self._pause, self._windows = 0, _PAUSE, 0
 
     def choose(self, most: int) -> int:
         """How many to draft now, of at most so many."""
-        if self._step is None:
+        if self._singles < _FIRST_STEPS:
             return 0
         if self._wait:
             self._wait -= 1
             if self._wait:
                 return 0
             self._forget(0.5)  # what was learnt may be old
+            self._row = (self._row + _ROW) / 2
         if self._windows >= _MEASURED_EACH:
             self._windows = 0
             return 0
@@ -193,11 +200,15 @@ class AutoLength:
     def note(self, drafts: int, accepted: int, seconds: float, *, refused: bool) -> None:
         """Learns from a step of some drafts, of which so many were accepted; `refused`: one more was looked at."""
         if not drafts:
-            self._step = _slowly(self._step, seconds)
+            self._singles += 1
+            self._step = _nearer(self._step, seconds, self._singles, _DOWN)
             return
-        assert self._step is not None
         self._windows += 1
-        self._row = _slowly(self._row, max(0.0, seconds - self._step) / drafts)
+        if self._is_warm and self._step:  # the first draft of a text may go through all of its prompt
+            self._rows += 1
+            row = max(_LEAST_ROW, (seconds / self._step - 1) / drafts)
+            self._row = _nearer(self._row, row, self._rows, _UP)
+        self._is_warm = True
         self._forget(_FORGETS)
         for place in range(accepted + refused):
             self._tried[place] += 1
@@ -207,8 +218,6 @@ class AutoLength:
 
     def _best(self) -> tuple[int, float]:
         """The best length, and how many times as fast as no drafts it is; 0 where none gains."""
-        step = self._step or 1.0
-        row = _ROW if self._row is None else self._row / step
         best, gain, least = 0, 0.0, _LEAST_GAIN
         tokens, chance, before, weight = 1.0, 1.0, _FIRST, _FIRST_WEIGHT
         for place in range(self._most):
@@ -216,7 +225,7 @@ class AutoLength:
             weight = _WEIGHT
             chance *= before
             tokens += chance
-            found = tokens / (1 + (place + 1) * row)
+            found = tokens / (1 + (place + 1) * self._row)
             gain = max(gain, found)
             if found > least:
                 best, least = place + 1, found
@@ -224,8 +233,7 @@ class AutoLength:
 
     def _rest(self, gain: float) -> None:
         chance = (self._accepted[0] + _FIRST * _FIRST_WEIGHT) / (self._tried[0] + _FIRST_WEIGHT)
-        row = _ROW if self._row is None else self._row / (self._step or 1.0)
-        self.off = f"{chance:.0%} of first drafts right, {row:.2f} steps for each draft: {gain:.2f} times as fast"
+        self.off = f"{chance:.0%} of first drafts right, {self._row:.2f} steps for each draft: {gain:.2f} times as fast"
         self._wait, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
 
     def _forget(self, share: float) -> None:
@@ -235,9 +243,15 @@ class AutoLength:
 
 def length_of(draft: Draft) -> FixedLength | AutoLength:
     """How many tokens to draft from step to step."""
-    return AutoLength(MOST_DRAFTS) if draft == "auto" else FixedLength(0 if draft == "off" else draft)
+    return AutoLength(_MOST_AUTO) if draft == "auto" else FixedLength(0 if draft == "off" else draft)
 
 
-def _slowly(before: float | None, now: float) -> float:
-    """A running mean, which one interruption does not upset."""
-    return now if before is None else before + _SLOW * (min(now, 3 * before + 1e-3) - before)
+def _nearer(before: float, now: float, count: int, down: float) -> float:
+    """A running mean of times of which this is number `count`; what disturbs some of them hardly moves it.
+
+    Args:
+        down: How much a shorter time counts.
+    """
+    if count > _FIRST_TIMES:
+        now = min(now, 2 * before)
+    return before + max(1 / count, down if now < before else _UP) * (now - before)
