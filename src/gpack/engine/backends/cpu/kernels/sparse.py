@@ -9,10 +9,13 @@ one order. Nothing here may be reordered by the compiler, so no function has its
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from ..layout import (
     BLOCK_POSITIONS,
@@ -25,10 +28,24 @@ from ..layout import (
     STEP_TYPES,
 )
 from ..variants import Variant
-from .arithmetic import exp32, half_at
+from .arithmetic import exp32, half_at, has_half, widen_half
 from .memory import as_float, atomic_add, floats, ints, longs, signed_bytes
 from .tiles import tile_product, vectors_of
-from .vectors import LANES, add16, exp16_of, load16, max16, most16, mul16, splat16, store16, sub16, sum16
+from .vectors import (
+    LANES,
+    add16,
+    exp16_of,
+    load16,
+    load_codes16,
+    load_halves16,
+    max16,
+    most16,
+    mul16,
+    splat16,
+    store16,
+    sub16,
+    sum16,
+)
 
 _LOWEST, _HIDDEN = np.float32(-1e30), np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -60,10 +77,32 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 ) = range(21)
 
 
+@cache
+def _copy4(variant: Variant, *, half: bool) -> Any:
+    """Compiled code's function that copies four floats, `half`: that lie there as 16-bit floats."""
+
+    @intrinsic
+    def copy(_typing: Any, source: Any, target: Any) -> Any:
+        def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            wide = ir.VectorType(ir.FloatType(), 4)
+            element = ir.FloatType() if not half else ir.HalfType() if has_half(variant) else ir.IntType(16)
+            pointer = builder.inttoptr(arguments[0], ir.VectorType(element, 4).as_pointer())
+            value = builder.load(pointer, align=2 if half else 4)
+            if half:
+                value = builder.fpext(value, wide) if has_half(variant) else widen_half(builder, value)
+            builder.store(value, builder.inttoptr(arguments[1], wide.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), emit
+
+    return copy
+
+
 def build(variant: Variant, kind: str) -> Callable[..., None]:
     """The kernel for a cache of a type: F32, F16 or Q8_0."""
     many, half, exp16 = vectors_of(variant), half_at(variant), exp16_of(variant)
-    is_f32, is_f16, lanes, block = kind == "F32", kind == "F16", LANES, BLOCK_POSITIONS
+    is_f32, is_f16, is_q8, lanes, block = kind == "F32", kind == "F16", kind == "Q8_0", LANES, BLOCK_POSITIONS
+    item, copy4, halves16 = 4 if kind == "F32" else 2, _copy4(variant, half=kind == "F16"), load_halves16(variant)
     rows_at_once, chunk_row = PRODUCT_ROWS, 4 * BLOCK_POSITIONS
     type_word = STEP_TYPES + 4 * CACHE_TYPES.index(kind)
     product, product_one = (tile_product(variant, PRODUCT_ROWS, count, half=False) for count in (many, 1))
@@ -83,17 +122,17 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
     @plain
     def gather_keys(tile: Any, padded: Any, head_dim: Any, lane: Any, run: Any, to: Any) -> None:
         """Some neighbouring keys of a tile as columns of float32 [head_dim, 64]."""
-        if is_f32:
-            source = floats(tile + lane * 4)
+        if not is_q8:
+            source = tile + lane * item
+            if run == 4:  # the usual size of a block
+                for i in range(head_dim):
+                    copy4(source + i * lanes * item, to + i * chunk_row)
+                return
             for i in range(head_dim):
                 made = floats(to + i * chunk_row)
                 for j in range(run):
-                    made[j] = source[i * lanes + j]
-        elif is_f16:
-            for i in range(head_dim):
-                made = floats(to + i * chunk_row)
-                for j in range(run):
-                    made[j] = half(tile + (i * lanes + lane + j) * 2)
+                    at = source + (i * lanes + j) * item
+                    made[j] = floats(at)[0] if is_f32 else half(at)
         else:
             codes, scales = signed_bytes(tile + lane), tile + padded * lanes + lane * 2
             for j in range(run):
@@ -103,22 +142,16 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                         floats(to + i * chunk_row)[j] = np.float32(codes[i * lanes + j]) * scale
 
     @plain
-    def gather_value(row: Any, padded: Any, head_dim: Any, to: Any) -> None:
-        """A value as float32."""
-        made = floats(to)
-        if is_f32:
-            source = floats(row)
-            for i in range(head_dim):
-                made[i] = source[i]
-        elif is_f16:
-            for i in range(head_dim):
-                made[i] = half(row + i * 2)
-        else:
-            codes = signed_bytes(row)
-            for begin in range(0, head_dim, 32):
-                scale = half(row + padded + begin // 16)
-                for i in range(begin, min(begin + 32, head_dim)):
-                    made[i] = np.float32(codes[i]) * scale
+    def gather_value(row: Any, padded: Any, to: Any) -> None:
+        """A value as float32, with its padding, which may be anything."""
+        if is_q8:
+            for part in range(padded // 32):
+                scale = splat16(half(row + padded + 2 * part))
+                store16(to + part * 128, mul16(load_codes16(row + part * 32), scale))
+                store16(to + part * 128 + 64, mul16(load_codes16(row + part * 32 + 16), scale))
+            return
+        for i in range(0, padded, lanes):
+            store16(to + i * 4, load16(row + i * 4) if is_f32 else halves16(row + i * 2))
 
     value_bytes_per, per_block = (4, 0) if is_f32 else (2, 0) if is_f16 else (1, 1)
 
@@ -145,7 +178,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             gather_keys(tile, padded, head_dim, place % lanes, run, keys + j * 4)
             for number in range(run):
                 row = held + args[VALUES] + (place + number) * value_bytes
-                gather_value(row, padded, head_dim, values + (j + number) * padded * 4)
+                gather_value(row, padded, values + (j + number) * padded * 4)
             j += run
 
     @plain
