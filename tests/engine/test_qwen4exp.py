@@ -21,6 +21,7 @@ from gpack.model.ple import PleIo, PleTable
 from gpack.quants import dequantize
 from gpack.quants.encode import encoder
 
+from . import interrupts
 from .float64_qwen4exp import Qwen4Exp
 from .toy_qwen4exp import BLOCK, BUDGET, VOCAB, qwen4exp
 
@@ -223,6 +224,21 @@ def test_a_row_that_is_not_finite_is_named(device: str, tmp_path: Path) -> None:
     assert caught.value.code == "engine.nan"
     assert caught.value.field == "per_layer_token_embd.weight"
     assert "row" in caught.value.message
+
+
+def test_interrupts_never_leave_the_reading_thread_waiting(tmp_path: Path) -> None:
+    """Wherever one comes while rows are asked for and waited for: the next step has its rows."""
+    ids = text(6, VOCAB)
+    with qwen4exp().open(tmp_path / "m.gguf") as model, model.engine(threads=1) as engine:
+        wanted, caught = rows(engine, ids, [6]).tobytes(), 0
+        with engine.sequence(n_ctx=6, cache_type="F32") as sequence:
+            for number in range(150):
+                _, is_interrupted = interrupts.at_point(number, lambda: engine.step([Chunk(sequence, ids)]))
+                caught += is_interrupted
+                if number % 10 == 0:
+                    assert rows(engine, ids, [6]).tobytes() == wanted
+                sequence.truncate(0)
+    assert caught > 100
 
 
 # ---------------------------------------------------------------- models that are refused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,6 +23,7 @@ from .cache import BlockLayout, KeptLayout
 from .finite import suspects
 from .lowering import Lowering, Shared, StatePlaces, state_layout
 from .lowering_streams import StreamLowering
+from .ngrams import RowThread
 from .step import PickBlock, Segment, StepBlock
 from .store import Kernels
 from .team import MOST_THREADS, Program, Team
@@ -95,8 +95,9 @@ class CpuBackend:
         self._team = Team(self._kernels, count_threads(threads))
         # Threads end with the backend where nobody closed it; when Python ends, they stop without being waited for.
         weakref.finalize(self, self._team.close).atexit = False
+        self._reading = RowThread()
+        weakref.finalize(self, self._reading.close).atexit = False
         self._shared = Shared()
-        self._reading = ThreadPoolExecutor(1, "gpack-rows")  # starts its thread when there is something to read
 
     # ------------------------------------------------------------ states
 
@@ -222,7 +223,7 @@ class CpuBackend:
     def close(self) -> None:
         """Ends the threads."""
         self._team.close()
-        self._reading.shutdown(wait=False)
+        self._reading.close()
 
 
 def count_threads(threads: int | None) -> int:

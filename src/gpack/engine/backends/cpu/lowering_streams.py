@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from ...graph import operations as op
 from .attention import HeadOptions, Place, float_bits
 from .buffers import Activations
 from .lowering import Lowering
-from .ngrams import NgramReader
+from .ngrams import NgramReader, RowThread
 from .sparse import Blocks, DenseRows, attend, indexer
 
 
@@ -25,7 +24,7 @@ class StreamLowering(Lowering):
     """
 
     methods: ClassVar[dict[type[op.Operation], Callable[[Any, Any], None]]] = {}
-    reading: ThreadPoolExecutor | None = None
+    reading: RowThread | None = None
     _dense: dict[int, DenseRows] = field(default_factory=dict)
 
     def _activate(self, o: op.Activate) -> None:
