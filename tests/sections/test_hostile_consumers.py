@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exhaustive import each_value
 from gguf_maker import make_gguf, vector
 
 import gpack
@@ -241,6 +242,7 @@ def shared(kind: int, ref: str, rows: int, length: int) -> Parts:
     return pack
 
 
+@each_value
 @pytest.mark.parametrize(("kind", "ref"), [(KV, "key"), (KV, "value"), (INDEX, "name")])
 @pytest.mark.parametrize("length", [MIB, 65_535])
 def test_rows_that_share_bytes_of_a_heap(
