@@ -137,8 +137,9 @@ def _numpy_format(f: Field) -> str:
 
 
 def _part_dtype(part: Part) -> str:
-    scalar = f'"<{part.type.base[0]}{part.type.element_size}"'
-    return f"({scalar}, ({part.type.count},))" if part.type.is_array else scalar
+    kind = "u" if part.type.is_blob else part.type.base[0]
+    scalar = f'"<{kind}{part.type.element_size}"'
+    return scalar if part.type.count is None else f"({scalar}, ({part.type.count},))"
 
 
 # ---------------------------------------------------------------- construct
@@ -165,6 +166,8 @@ def _construct_part(part: Part) -> str:
     count = _this(part.count, "this.header")
     if part.type.base == "u8" and not part.type.is_array:
         return f"construct.Bytes({count})"
+    if part.type.is_blob:
+        return f"construct.Array({count}, construct.Bytes({part.type.count}))"
     scalar = f"construct.{CONSTRUCT_SCALARS[part.type.base]}"
     if part.type.is_array:
         scalar = f"construct.Array({part.type.count}, {scalar})"

@@ -5,20 +5,24 @@ Only the module of the command that was asked for is imported, so that `guild ve
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .. import errors
+from ..repair import JOURNAL_SUFFIX
 from ..terminal.program import catch_termination, guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import NoReturn
 
 # Command to its module and what it does, in the order of `--help`.
 COMMANDS = {
     "convert": "convert a model, a GGUF or safetensors, into a pack",
     "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
+    "repair": "mend a damaged pack from another copy, its source, or parity",
+    "seal": "add digests of chunks, and parity, to a pack",
     "inspect": "show what a pack or a GGUF holds",
     "diff": "show what differs between two packs",
     "pack-experts": "turn a pack with external experts into one with everything inside",
@@ -48,6 +52,7 @@ def _run(arguments: list[str]) -> int:
 
         path = quick_file(arguments[1:])
         if path is not None:
+            finish_repairs([path])
             return run_quick(path)
     catch_termination()
     import argparse
@@ -77,7 +82,26 @@ def _run(arguments: list[str]) -> int:
         parsed = parser.parse_args(rest) if "--" in rest else parser.parse_intermixed_args(rest)
     except SystemExit:  # argparse has printed the help
         return errors.EXIT_OK
+    finish_repairs(vars(parsed).values())
     return int(module.run(parsed))
+
+
+def finish_repairs(values: Iterable[object]) -> None:
+    """Finishes the repairs of packs that are about to be used, where one was interrupted.
+
+    Args:
+        values: Arguments; those that name a pack with a journal beside it count.
+
+    Raises:
+        GpackError: A journal is damaged, or the pack cannot be written.
+    """
+    for value in values:
+        if isinstance(value, str) and value and os.path.exists(os.path.realpath(value) + JOURNAL_SUFFIX):
+            from ..repair.journal import finish
+            from ..terminal.table import printable
+
+            if finish(value):
+                print(f"guild: note: {printable(value)}: a repair that was interrupted was finished", file=sys.stderr)
 
 
 def _without_command(command: str) -> int:

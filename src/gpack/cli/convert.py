@@ -11,6 +11,7 @@ from .. import errors
 from ..convert.anything import convert
 from ..convert.conversion import Conversion, describe, report
 from ..quants.encode import TYPES
+from ..sections.chunks import ALGORITHMS, DEFAULT_ALGORITHM
 from ..terminal import units
 from ..terminal.table import printable, render
 from .imported import import_lines
@@ -31,6 +32,8 @@ small tensors keep their values. Q4_K and Q6_K need the extra: pip install 'gpac
 
 --pack-dir DIR: a GGUF's dense tensors are stored as the text-indexed pack there says, and its tokenizer files are kept.
 --mtp-dir DIR: draft layers come from there. What contradicts the GGUF is refused with file, line and column.
+
+With --chunk-digests damage is found to the MiB and parts can be checked alone; with --parity it can be mended.
 
 With --external-experts the routed experts stay in the model's files, which must then lie beside the pack, or in the
 folder that --expert-dir names, whenever it is used. Their bytes are not read: the size of the experts costs no time.
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize", metavar="TYPE", type=str.upper, choices=tuple(TYPES), help=f"store matrices as {', '.join(TYPES)}"
     )
+    add_seal_arguments(parser)
     parser.add_argument("--text-only", action="store_true", help="leave out vision and other towers of safetensors")
     parser.add_argument(
         "--dry-run",
@@ -74,6 +78,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write a JSON file that tells sources and the place of every tensor (default: OUTPUT.report.json)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_seal_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Declares the arguments of digests of chunks and of parity."""
+    parser.add_argument(
+        "--chunk-digests",
+        nargs="?",
+        const=DEFAULT_ALGORITHM,
+        default=default,
+        choices=tuple(ALGORITHMS),
+        help=f"also digest every chunk of 1 MiB, by {' or '.join(ALGORITHMS)} (default: {DEFAULT_ALGORITHM})",
+    )
+    parser.add_argument(
+        "--parity",
+        metavar="PERCENT",
+        type=int,
+        help="also write parity of at least so many percent of the data (1 to 100), from which `guild repair` mends "
+        "damage; it brings chunk digests, and needs the extra: pip install 'gpack[parity]'",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
             mtp_dir=args.mtp_dir,
             external_experts=args.external_experts,
             hash_shards=args.hash_shards,
+            chunk_digests=args.chunk_digests,
+            parity=args.parity,
             report=target,
             dry_run=args.dry_run,
             progress=bar.update,

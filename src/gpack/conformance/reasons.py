@@ -21,6 +21,8 @@ _SECTIONS = {
     "tokenizer": (SectionKind.TOKENIZER_BIN,),
     "assets": (SectionKind.TOKENIZER_ASSETS,),
     "mtp": (SectionKind.MTP_BLOB,),
+    "chunks": (SectionKind.CHUNK_DIGESTS,),
+    "parity": (SectionKind.PARITY,),
     "manifest": (SectionKind.MANIFEST_JSON,),
     "index": tuple(kind for kind, body in SECTIONS.items() if body.tables),
     "blob": (SectionKind.DENSE_PACK_BLOB, SectionKind.NATIVE_DENSE_BLOB, SectionKind.MTP_BLOB),
@@ -28,6 +30,9 @@ _SECTIONS = {
 # What must be there besides the section.
 _SPECIAL = {
     "section.pair": "no section needs another",
+    "chunks.digest": "the digests could not be read",
+    "chunks.count": "the digests could not be read",
+    "parity.chunks": "ChunkDigests could not be read",
     "tokenizer.merge_index": "the tokenizer has no index of its merges",
     "tokenizer.token_order": "the tokenizer has no order of its tokens",
     "tokenizer.byte_tokens": "the tokenizer has no table of bytes",

@@ -10,10 +10,17 @@ from dataclasses import dataclass, field
 
 from ..container.structure import Structure, read_at
 from ..errors import BoundsError, FormatError
-from ..generated.constants import MAX_ROWS, SECTION_NAMES
+from ..generated.constants import MAX_ROWS, SECTION_NAMES, SectionKind
 from ..generated.layout import COLUMNS, Column
 from ..generated.sections import SECTIONS, Rows, Section
 from ..generated.structs import GPackSectionEntryV1, Record
+
+# Of sections whose shape says nothing: the rule that they have room for their header.
+_HEADER_RULES = {
+    SectionKind.TOKENIZER_BIN: "tokenizer.header",
+    SectionKind.CHUNK_DIGESTS: "chunks.header",
+    SectionKind.PARITY: "parity.header",
+}
 
 
 @dataclass
@@ -66,7 +73,7 @@ def walk_section(descriptor: int, structure: Structure, entry: GPackSectionEntry
     if entry.offset > size or entry.size > size - entry.offset:
         raise BoundsError("the section leaves the file", code="section.bounds", path=path, section=section)
     if entry.size < body.header.SIZE:
-        code = {"table": "index.header", "single": "single.header"}.get(body.shape, "tokenizer.header")
+        code = {"table": "index.header", "single": "single.header"}.get(body.shape) or _HEADER_RULES[entry.kind]
         raise BoundsError("the section is shorter than its header", code=code, path=path, section=section)
     made.header = body.header.decode(read_at(descriptor, entry.offset, body.header.SIZE, path))
     for table in body.tables:

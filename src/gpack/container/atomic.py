@@ -148,11 +148,7 @@ class AtomicFile(HoldsFile):
         except OSError as error:
             raise write_error(error, self.destination, 0) from error
         try:
-            folder = os.open(self.destination.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(self.destination.parent)
         except OSError as error:
             fault = errors.PathError(
                 f"the file is in place, perhaps not yet durable: its folder cannot be synced ({error.strerror})",
@@ -181,6 +177,19 @@ class AtomicFile(HoldsFile):
             os.close(self.descriptor)
         except OSError as error:
             LOG.debug("%s: closing: %s", self.destination, error.strerror)
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until a folder's entries are on the disk.
+
+    Raises:
+        OSError: The file system cannot, or the disk failed.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check_space(destination: Path, size: int) -> None:

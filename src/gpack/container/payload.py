@@ -155,6 +155,36 @@ class Block:
         yield self.data[offset : offset + length]
 
 
+@dataclass(frozen=True)
+class Unmade:
+    """A payload of which only the size is known yet."""
+
+    size: int
+
+    def segments(self) -> Iterator[Segment]:
+        """Nothing is there yet.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise errors.InternalError(f"{self.size} bytes were not made yet", code="internal")
+
+
+def read_payload(payload: Payload, offset: int, length: int) -> bytearray:
+    """Bytes of a payload; what lies before them is skipped, and read only where it has to be computed."""
+    made = bytearray(length)
+    view, at, end = memoryview(made), 0, offset + length
+    for segment in payload.segments():
+        for source in _split(segment):
+            start, stop = max(offset, at), min(end, at + source.length)
+            if start < stop:
+                source.fill(view[start - offset : stop - offset], start - at)
+            at += source.length
+        if at >= end:
+            return made
+    raise errors.InternalError(f"{length} bytes from {offset} on, of {at}", code="internal")
+
+
 def gather_chunks(segments: Iterator[Segment], lend: Callable[[], memoryview]) -> Iterator[tuple[memoryview, int]]:
     """The segments, gathered into full buffers of CHUNK bytes that `lend` gives: (buffer, bytes used)."""
     buffer, used = lend(), 0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Progress = Callable[[int], None]
+    Watch = Callable[[memoryview], object]
+    WatchOf = Callable[[GPackSectionEntryV1], Watch | None]
 
 CHUNK = 1 << 20  # bytes; larger ranges are hashed by a thread of their own
 
@@ -295,23 +297,34 @@ def check_manifest_digest(
 
 
 def check_digests(
-    descriptor: int, structure: Structure, path: object, report: Report, progress: Progress | None = None
+    descriptor: int,
+    structure: Structure,
+    path: object,
+    report: Report,
+    progress: Progress | None = None,
+    watch: WatchOf | None = None,
 ) -> None:
     """Streams every section through SHA-256 and compares with the directory.
 
     Args:
         progress: Called with the number of bytes hashed since the last call.
+        watch: Gives for a section what sees its bytes as well.
     """
     for entry in structure.entries:
         if entry.offset > structure.file_size or entry.size > structure.file_size - entry.offset:
             continue  # reported as section.bounds
-        _check_digest(descriptor, entry, path, report, progress)
+        _check_digest(descriptor, entry, path, report, progress, watch(entry) if watch else None)
 
 
 def _check_digest(
-    descriptor: int, entry: GPackSectionEntryV1, path: object, report: Report, progress: Progress | None = None
+    descriptor: int,
+    entry: GPackSectionEntryV1,
+    path: object,
+    report: Report,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> None:
-    actual = hash_range(descriptor, entry.offset, entry.size, path, progress)
+    actual = hash_range(descriptor, entry.offset, entry.size, path, progress, watch)
     if actual != entry.sha256:
         place = f"Bytes {entry.offset} to {entry.offset + entry.size}"
         message = f"{place} have {actual.hex()}, the directory records {entry.sha256.hex()}{of_nothing(entry.sha256)}."
@@ -323,18 +336,28 @@ def of_nothing(digest: bytes) -> str:
     return ", which is the digest of nothing" if digest == sha256().digest() else ""
 
 
-def hash_range(descriptor: int, offset: int, length: int, path: object, progress: Progress | None = None) -> bytes:
-    """SHA-256 of a range of the file, read through one small buffer.
+def hash_range(
+    descriptor: int,
+    offset: int,
+    length: int,
+    path: object,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> bytes:
+    """SHA-256 of a range of the file, read through one small buffer; `watch` sees the bytes as well.
 
     Raises:
         PathError: The read failed, or the file ends before the range does.
     """
     digest = sha256()
     if length <= CHUNK:
-        digest.update(read_at(descriptor, offset, length, path))
+        data = read_at(descriptor, offset, length, path)
+        digest.update(data)
+        if watch:
+            watch(memoryview(data))
         if progress:
             progress(length)
         return digest.digest()
     from .streaming import hash_streamed
 
-    return hash_streamed(descriptor, offset, length, path, progress)
+    return hash_streamed(descriptor, offset, length, path, progress, watch)

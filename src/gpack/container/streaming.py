@@ -15,6 +15,7 @@ CHUNK = 1 << 20  # bytes of one buffer
 BUFFERS = 4
 
 Progress = Callable[[int], None]
+Watch = Callable[[memoryview], object]  # sees the bytes that are read, in order
 
 
 def read_into(descriptor: int, offset: int, view: memoryview, path: object) -> None:
@@ -36,8 +37,15 @@ def read_into(descriptor: int, offset: int, view: memoryview, path: object) -> N
         offset += count
 
 
-def hash_streamed(descriptor: int, offset: int, length: int, path: object, progress: Progress | None = None) -> bytes:
-    """SHA-256 of a range of a file; the next chunk is read while one is hashed.
+def hash_streamed(
+    descriptor: int,
+    offset: int,
+    length: int,
+    path: object,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> bytes:
+    """SHA-256 of a range of a file; the next chunk is read, and shown to `watch`, while one is hashed.
 
     Raises:
         PathError: The read failed, or the file ends before the range does.
@@ -48,6 +56,8 @@ def hash_streamed(descriptor: int, offset: int, length: int, path: object, progr
             buffer = hasher.buffer()
             view = buffer[: min(CHUNK, end - offset)]
             read_into(descriptor, offset, view, path)
+            if watch:
+                watch(view)  # before the buffer is given away
             hasher.feed(buffer, len(view))
             offset += len(view)
             if progress:

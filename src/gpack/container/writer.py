@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .. import errors
 from ..generated import constants as c
@@ -18,11 +18,11 @@ from ..generated.rules import align_up
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .atomic import AtomicFile
 from .manifest import canonical, schema_faults, section_record
-from .payload import Block, Payload, gather_chunks
+from .payload import Block, Payload, Unmade, gather_chunks
 from .reader import check_manifest_digest
 from .report import Report
 from .streaming import Hasher
-from .structure import MANIFEST, read_structure
+from .structure import MANIFEST, read_structure, section_name
 
 MANIFEST_SCHEMA = "guild.gpack.v1"
 
@@ -34,6 +34,7 @@ class PlannedSection:
     Attributes:
         item_count: Number of logical items; its meaning depends on the kind.
         name: Only for private kinds; the others have fixed names.
+        sha256: Digest that the payload must have; None where it is not known.
     """
 
     kind: int
@@ -41,6 +42,7 @@ class PlannedSection:
     item_count: int
     name: str | None = None
     alignment: int | None = None
+    sha256: bytes | None = None
 
     def entry(self) -> GPackSectionEntryV1:
         """The directory entry, without its place and digest."""
@@ -56,6 +58,21 @@ class PlannedSection:
             item_count=self.item_count,
             name=name.encode().ljust(24, b"\0"),
         )
+
+
+class Derived(Protocol):
+    """A section that is made of the others: its size follows from their sizes, its bytes from their bytes."""
+
+    kind: int
+
+    def plan(self, entries: Sequence[GPackSectionEntryV1]) -> tuple[int, int]:
+        """Bytes and items of the section, where those are all sections that come before it in the making."""
+
+    def watch(self, entry: GPackSectionEntryV1, data: memoryview) -> None:
+        """Sees the bytes of another section, run by run, as they are written."""
+
+    def payload(self, descriptor: int, path: object, entries: Sequence[GPackSectionEntryV1]) -> Payload:
+        """The section, when the others are written to a file."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,7 @@ class GPackBuilder:
     format_version: int = c.FORMAT_VERSION
     min_reader_version: int = 1
     _sections: dict[int, PlannedSection] = field(default_factory=dict)
+    _derived: list[Derived] = field(default_factory=list)
 
     def add(
         self,
@@ -101,8 +119,12 @@ class GPackBuilder:
         *,
         name: str | None = None,
         alignment: int | None = None,
+        sha256: bytes | None = None,
     ) -> None:
         """Adds a section; the order of the calls does not matter.
+
+        Args:
+            sha256: Of a section that is copied, its digest: damaged bytes get no digest of their own.
 
         Raises:
             UsageError: The kind was added before, or is the manifest, which the builder makes itself.
@@ -110,7 +132,22 @@ class GPackBuilder:
         if kind == MANIFEST or kind in self._sections:
             raise errors.UsageError(f"section kind {kind} cannot be added (again)", code="usage")
         made = Block(payload) if isinstance(payload, bytes | memoryview) else payload
-        self._sections[kind] = PlannedSection(kind, made, item_count, name, alignment)
+        self._sections[kind] = PlannedSection(kind, made, item_count, name, alignment, sha256)
+
+    def derive(self, section: Derived) -> None:
+        """Adds a section that is made of the others, those that were derived before it too.
+
+        Raises:
+            UsageError: The kind was added before.
+        """
+        if section.kind in self._sections or any(section.kind == other.kind for other in self._derived):
+            raise errors.UsageError(f"section kind {section.kind} cannot be added again", code="usage")
+        self._derived.append(section)
+
+    def payload(self, kind: int) -> Payload | None:
+        """What a section is made of; None where it was not added."""
+        found = self._sections.get(kind)
+        return None if found is None else found.payload
 
     def layout(self) -> Layout:
         """Where everything will lie; nothing is read or written.
@@ -139,6 +176,7 @@ class GPackBuilder:
         Raises:
             PathError: A source cannot be read, or the output cannot be written (`io.no_space` where the disk is full).
             FormatError: What was written does not pass the quick open: the sections contradict one another.
+            DigestError: `section.sha256`: a section has another digest than it must have.
         """
         layout = self.layout()
         with AtomicFile(path, layout.total_file_size) as output:
@@ -159,19 +197,42 @@ class GPackBuilder:
     def _write_sections(self, output: AtomicFile, layout: Layout, progress: Callable[[int], None] | None) -> None:
         """Copies payloads; while one chunk is hashed, the next is read and written."""
         with Hasher() as hasher:
-            sections = [entry for entry in layout.entries if entry.kind != MANIFEST]
-            for entry in sections:
-                self._write_section(output, entry, hasher, progress)
-                hasher.end()
-            for entry in sections:
+            written = [entry for entry in layout.entries if entry.kind in self._sections]
+            for entry in written:
+                self._write_section(output, entry, self._sections[entry.kind].payload, hasher, progress)
+            for section in self._derived:
+                entry = next(entry for entry in layout.entries if entry.kind == section.kind)
+                payload = section.payload(output.descriptor, output.destination, layout.entries)
+                self._write_section(output, entry, payload, hasher, progress)
+                written.append(entry)
+            for entry in written:
                 entry.sha256 = hasher.take()
+                self._check_copied(entry)
+
+    def _check_copied(self, entry: GPackSectionEntryV1) -> None:
+        planned = self._sections.get(entry.kind)
+        if planned is not None and planned.sha256 not in (None, entry.sha256):
+            raise errors.DigestError(
+                f"the bytes that were copied have {entry.sha256.hex()}, {planned.sha256.hex()} is recorded",
+                code="section.sha256",
+                section=section_name(entry),
+                field="sha256",
+                hint="`guild verify` tells what is damaged, `guild repair` mends it from another copy",
+            )
 
     def _write_section(
-        self, output: AtomicFile, entry: GPackSectionEntryV1, hasher: Hasher, progress: Callable[[int], None] | None
+        self,
+        output: AtomicFile,
+        entry: GPackSectionEntryV1,
+        payload: Payload,
+        hasher: Hasher,
+        progress: Callable[[int], None] | None,
     ) -> None:
         at = entry.offset
-        for buffer, length in gather_chunks(self._sections[entry.kind].payload.segments(), hasher.buffer):
+        for buffer, length in gather_chunks(payload.segments(), hasher.buffer):
             output.write_at(buffer[:length], at)
+            for section in self._derived:
+                section.watch(entry, buffer[:length])
             hasher.feed(buffer, length)
             at += length
             if progress:
@@ -180,6 +241,7 @@ class GPackBuilder:
             raise errors.InternalError(
                 f"section kind {entry.kind} has {at - entry.offset} bytes, {entry.size} were planned", code="internal"
             )
+        hasher.end()
 
     def _write_records(self, output: AtomicFile, layout: Layout) -> bytes:
         """Writes manifest, directory, footer and header; returns the manifest's digest."""
@@ -239,6 +301,10 @@ class Layout:
     def plan(cls, builder: GPackBuilder) -> Layout:
         """Places all sections with the least gaps."""
         entries = [builder._sections[kind].entry() for kind in sorted(builder._sections)]
+        for section in builder._derived:
+            size, items = section.plan(entries)
+            planned = PlannedSection(section.kind, Unmade(size), items).entry()
+            entries = sorted([*entries, planned], key=lambda entry: entry.kind)
         end = GPackHeaderV1.SIZE
         for entry in entries:
             entry.offset = align_up(end, entry.alignment)
@@ -246,7 +312,7 @@ class Layout:
         made = cls(entries, _flags(builder._sections), 0, 0)
         # Digests are 64 hex digits whatever they say, so zeros give the right size.
         size = len(canonical(made.manifest(builder)))
-        own = PlannedSection(MANIFEST, Block(bytes(size)), 1).entry()
+        own = PlannedSection(MANIFEST, Unmade(size), 1).entry()
         own.offset = align_up(end, own.alignment)
         entries.append(own)
         made.section_table_offset = align_up(own.offset + size, c.CACHE_LINE)

@@ -19,6 +19,7 @@ from ..sections.dense import DenseColumns
 from ..sources.model import IMPORT_EXTENSION, ModelSource
 from .external import ExternalFiles
 from .plan import Plan
+from .seal import add_seals
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ def convert_model(
     name: str | None = None,
     external: ExternalFiles | None = None,
     dense_columns: Mapping[str, DenseColumns] | None = None,
+    chunk_digests: str | None = None,
+    parity: int | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
     started: float | None = None,
@@ -53,6 +56,9 @@ def convert_model(
         name: Name of the model; default `general.name`, else the architecture.
         external: The files in which routed experts stay; None embeds them.
         dense_columns: What a pack directory says of dense tensors, by name.
+        chunk_digests: Also digest every chunk of 1 MiB, by this algorithm: `blake3` or `sha256`.
+        parity: Percent of the data that is written as parity besides, from which damage can be mended; it brings
+            chunk digests.
         dry_run: Plan only; nothing is written.
         progress: Called with (bytes written since the last call, bytes in all).
         started: When the work began, by `time.perf_counter`.
@@ -60,13 +66,14 @@ def convert_model(
     Raises:
         FormatError, UnsupportedError: The source is damaged or cannot be stored; nothing is written.
         PathError: A file cannot be read or written; the destination is as it was.
-        UsageError: The output is one of the source's files.
+        UsageError: The output is one of the source's files, or an option makes no sense.
     """
     started = time.perf_counter() if started is None else started
     with _blaming(model.files[0].path):
         _refuse_overwriting(model, Path(output))
         identity = _identity(model)
         plan = Plan(model, name=name, external=external, dense_columns=dense_columns)
+        add_seals(plan.builder, chunk_digests, parity)
         planned = time.perf_counter()
         seconds = {"plan": planned - started}
         if dry_run:

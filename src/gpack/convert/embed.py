@@ -6,22 +6,18 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..container.place import Place
-from ..container.structure import section_name
 from ..container.writer import BuildResult, GPackBuilder
 from ..errors import FormatError, UsageError
-from ..generated.constants import SECTION_NAMES, ExpertFlags, ExpertRole, SectionKind, TensorFlags
+from ..generated.constants import ExpertFlags, ExpertRole, SectionKind, TensorFlags
 from ..generated.structs import ExpertLayoutRowV1, TensorIndexRowV1
 from ..pack import Pack
 from ..pack import open as open_pack
-from ..sections.blob import Blob
 from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout, expert_summary
 from ..sections.tensors import build_tensor_index
 from .export import refuse_overwriting
+from .seal import REBUILT, SEALS, add_seals, copy_sections, seals_of
 
-# The manifest's parts that the builder fills in itself.
-_REBUILT = ("schema", "format_version", "min_reader_version", "flags", "producer", "sections", "experts")
-_REPLACED = (SectionKind.TENSOR_INDEX_BIN, SectionKind.EXPERT_LAYOUT_BIN, SectionKind.MANIFEST_JSON)
+_REPLACED = (SectionKind.TENSOR_INDEX_BIN, SectionKind.EXPERT_LAYOUT_BIN)
 
 
 def pack_experts(
@@ -85,7 +81,7 @@ def _plan(pack: Pack) -> GPackBuilder:
     container = pack.container
     layers = _layers(pack)
     blobs = ExpertBlobs(layers)
-    manifest: dict[str, Any] = {key: value for key, value in pack.manifest.items() if key not in _REBUILT}
+    manifest: dict[str, Any] = {key: value for key, value in pack.manifest.items() if key not in (*REBUILT, "experts")}
     manifest["experts"] = expert_summary(layers, "embedded")
     builder = GPackBuilder(
         manifest,
@@ -93,16 +89,11 @@ def _plan(pack: Pack) -> GPackBuilder:
         format_version=container.header.format_version,
         min_reader_version=container.header.min_reader_version,
     )
-    for entry in container.entries:
-        if entry.kind not in _REPLACED:
-            name = None if entry.kind in SECTION_NAMES else section_name(entry)
-            section = Place(container.path, container.descriptor, entry.offset, entry.size)
-            builder.add(
-                entry.kind, Blob([(0, section)], entry.size), entry.item_count, name=name, alignment=entry.alignment
-            )
+    copy_sections(builder, container, (*_REPLACED, *SEALS))
     builder.add(SectionKind.TENSOR_INDEX_BIN, _tensor_index(pack, layers), len(pack.tensors))
     builder.add(SectionKind.EXPERT_LAYOUT_BIN, build_expert_layout(layers), len(layers))
     builder.add(SectionKind.EXPERT_BLOBS, blobs, manifest["experts"]["blob_count"])
+    add_seals(builder, *seals_of(container))
     return builder
 
 

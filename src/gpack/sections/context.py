@@ -12,6 +12,7 @@ from ..container.structure import Structure, entry_fault, read_at
 from ..generated.constants import SECTION_NAMES
 from ..generated.structs import GPackSectionEntryV1, TensorIndexRowV1
 from .check_table import CheckedTable
+from .chunks import ChunkDigests
 from .tokenizer import TokenizerTable
 
 # Sections up to this size are read, larger ones are mapped: reading survives a file that shrinks meanwhile, mapping
@@ -28,6 +29,8 @@ class Context:
         tensors: Rows of TensorIndexBin by name, empty where the index is not sound.
         names: Names of those rows, by row.
         metadata: Decoded metadata that placement depends on.
+        chunks: ChunkDigests, where it is there and can be used.
+        notes: What was not checked, and why, one sentence each.
         thorough: Also look at the bytes between tensors, and work out anew what is derived from the vocabulary.
     """
 
@@ -41,6 +44,8 @@ class Context:
     tensor_rows: dict[str, int] = field(default_factory=dict)
     tokenizer: TokenizerTable | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    chunks: ChunkDigests | None = None
+    notes: list[str] = field(default_factory=list)
     thorough: bool = True
 
     def entry(self, kind: int) -> GPackSectionEntryV1 | None:

@@ -14,9 +14,10 @@ from ..container.mapped import check_uncut
 from ..container.reader import Container, check_digests, check_manifest_digest
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, close_read, open_file, read_at, read_structure
-from ..errors import FormatError, PathError
-from ..generated.constants import MAX_MANIFEST, SectionKind
+from ..errors import FormatError, MissingError, PathError
+from ..generated.constants import MAX_MANIFEST, ChunkAlgorithm, SectionKind
 from ..generated.structs import GPackFooterV1, GPackHeaderV1
+from .check_chunks import ChunkWatch, check_all_chunks, check_chunk_digests, check_parity
 from .check_dense import check_dense
 from .check_experts import check_experts
 from .check_metadata import check_assets, check_metadata, check_tokenizer
@@ -25,6 +26,7 @@ from .check_shards import ShardCheck, check_shards
 from .check_single import check_singles
 from .check_summary import check_summary
 from .check_tensors import check_tensor_index
+from .chunks import digest_of
 from .context import Context
 from .shards import folder_of
 
@@ -42,6 +44,7 @@ class Verification:
         bytes_hashed: Bytes that went through SHA-256.
         seconds: How long it took.
         shards: The files of external experts, where they were to be checked too.
+        notes: What was not checked, and why, one sentence each.
     """
 
     path: str
@@ -50,6 +53,7 @@ class Verification:
     bytes_hashed: int
     seconds: float
     shards: tuple[ShardCheck, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -69,8 +73,10 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
     report: Report | None = None,
     digests: bool = True,
+    chunks: bool = False,
+    threads: int = 1,
 ) -> Verification:
-    """Checks every rule of the schema and the SHA-256 of every section.
+    """Checks every rule of the schema and the SHA-256 of every section, and the digest of every chunk that has one.
 
     Memory stays bounded whatever the file's size: blobs pass through small buffers.
 
@@ -80,9 +86,13 @@ def verify(
         progress: Called with (bytes hashed since the last call, bytes in all).
         report: Collects the violations; default a new one.
         digests: Hash the sections and read the gaps between them; without, their rules are not checked.
+        chunks: Check the digests of chunks, which is faster, and of the sections' SHA-256 only that of ChunkDigests.
+        threads: So many threads check chunks, where `chunks` is set.
 
     Raises:
         PathError: The file is missing or cannot be read.
+        MissingError: `chunks.none`: `chunks` is set, and the file has no digests of chunks.
+        UnsupportedError: `chunks.library`: `chunks` is set, and the package blake3 is not installed.
     """
     started = time.perf_counter()
     descriptor, size = open_file(path)
@@ -90,9 +100,14 @@ def verify(
         report = Report() if report is None else report
         structure = read_structure(descriptor, size, path, report, full=True)
         hashed, found = 0, []
+        notes: list[str] = []
         if structure.header and structure.footer and structure.entries:
             context = Context(descriptor, path, structure, report)
-            if digests:
+            notes = context.notes
+            _guarded(context, "ChunkDigests", check_chunk_digests)
+            if chunks:
+                hashed = _check_chunks(context, structure.header, structure.footer, threads, progress)
+            elif digests:
                 hashed = _check_bytes(context, structure.header, structure.footer, progress)
             _guarded(context, "ManifestJson", _check_manifest)
             check_sections(context)
@@ -103,7 +118,8 @@ def verify(
     finally:
         close_read(descriptor)
     hashed += sum(shard.bytes_hashed for shard in found)
-    return Verification(os.fspath(path), report, structure, hashed, time.perf_counter() - started, tuple(found))
+    seconds = time.perf_counter() - started
+    return Verification(os.fspath(path), report, structure, hashed, seconds, tuple(found), tuple(notes))
 
 
 def check_tables(container: Container) -> None:
@@ -138,6 +154,7 @@ def check_sections(context: Context) -> None:
     _guarded(context, "ExpertLayoutBin", check_experts)
     _guarded(context, "MtpBlob", check_mtp)
     _guarded(context, "TokenizerAssets", check_assets)
+    _guarded(context, "Parity", check_parity)
     _guarded(context, "ManifestJson", _check_contents)
 
 
@@ -164,18 +181,53 @@ def _check_bytes(
     context: Context, header: GPackHeaderV1, footer: GPackFooterV1, progress: Callable[[int, int], None] | None
 ) -> int:
     report, structure = context.report, context.structure
-    # A sum is safe here: these numbers do not wrap around.
-    if header.manifest_offset + header.manifest_size <= structure.file_size:
-        report.check("manifest.sha256")
-        check_manifest_digest(context.descriptor, header, footer, context.path, report)
-    _check_gaps(context, header)
+    _check_frame(context, header, footer)
     total = sum(entry.size for entry in structure.entries)
     if total > structure.file_size:
         return 0  # overlapping sections, reported as such: hashing the same bytes over and over proves nothing
     report.check("section.sha256")
     report_progress = None if progress is None else lambda count: progress(count, total)
-    check_digests(context.descriptor, structure, context.path, report, report_progress)
+    watch = ChunkWatch(context.chunks, report).watch if context.chunks else None
+    check_digests(context.descriptor, structure, context.path, report, report_progress, watch)
     return total
+
+
+def _check_frame(context: Context, header: GPackHeaderV1, footer: GPackFooterV1) -> None:
+    """The manifest's digest, and the bytes between the sections."""
+    # A sum is safe here: these numbers do not wrap around.
+    if header.manifest_offset + header.manifest_size <= context.structure.file_size:
+        context.report.check("manifest.sha256")
+        check_manifest_digest(context.descriptor, header, footer, context.path, context.report)
+    _check_gaps(context, header)
+
+
+def _check_chunks(
+    context: Context,
+    header: GPackHeaderV1,
+    footer: GPackFooterV1,
+    threads: int,
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    """Checks the digests of all chunks, and that the digests are those that were written."""
+    _check_frame(context, header, footer)
+    entry = context.entry(SectionKind.CHUNK_DIGESTS)
+    if context.structure.find(SectionKind.CHUNK_DIGESTS) is None:
+        raise MissingError(
+            "the pack has no digests of chunks",
+            code="chunks.none",
+            path=context.path,
+            hint="`guild seal` makes a pack that has",
+        )
+    if context.notes:
+        digest_of(ChunkAlgorithm.BLAKE3)  # tells what is not installed
+    total = sum(chunked.size for chunked in context.structure.entries)
+    if entry is None or context.chunks is None or total > context.structure.file_size:
+        return 0  # reported
+    only = Structure(context.structure.file_size)
+    only.entries = [entry]
+    check_digests(context.descriptor, only, context.path, context.report)
+    report_progress = None if progress is None else lambda count: progress(count, total)
+    return entry.size + check_all_chunks(context, context.chunks, threads, report_progress)
 
 
 def _check_gaps(context: Context, header: GPackHeaderV1) -> None:

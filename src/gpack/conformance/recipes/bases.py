@@ -1,7 +1,7 @@
-"""Valid packs that the mutations start from: made once per process by gpack's own writer, then completed by the sealer.
+"""Valid packs that the mutations start from: made once per process by gpack's own writer, completed by the sealer.
 
-`everything` and `small` hold all fifteen kinds of sections; `external` keeps its experts in two shards;
-`vocabulary` has no tensors, `plain` has nothing but the mandatory sections.
+`everything` and `small` hold all kinds of sections but digests of chunks and parity, `sealed` those too; `external`
+keeps its experts in two shards; `vocabulary` has no tensors, `plain` has nothing but the mandatory sections.
 """
 
 from __future__ import annotations
@@ -11,11 +11,28 @@ from functools import cache
 from hashlib import sha256, shake_128
 from typing import Any
 
-from ...generated.constants import ExpertFlags, GgmlType, SectionKind, ShardFlags, TensorFlags
-from ...generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1
+from ...generated.constants import (
+    CACHE_LINE,
+    MIN_CHUNK_LOG2,
+    ChunkAlgorithm,
+    ExpertFlags,
+    GgmlType,
+    ParityCode,
+    SectionKind,
+    ShardFlags,
+    TensorFlags,
+)
+from ...generated.rules import align_up
+from ...generated.structs import (
+    ChunkDigestsHeaderV1,
+    ExpertLayoutHeaderV1,
+    ExpertLayoutRowV1,
+    ExpertShardRowV1,
+    ParityHeaderV1,
+)
 from ...sections.assets import build_assets
 from ..memory_model import Entry, MemoryModel, pack_of
-from ..parts import Parts
+from ..parts import MANIFEST, Parts
 from .material import EVERY_KIND, Tensor, in_memory, tensor, tiny_tokenizer
 
 F32, F16, Q4_0, Q8_0 = GgmlType.F32, GgmlType.F16, GgmlType.Q4_0, GgmlType.Q8_0
@@ -116,6 +133,65 @@ def small() -> bytes:
     pack = Parts.parse(convert(*small_source()))
     pack.add(SectionKind.TOKENIZER_ASSETS, build_assets({"a": b"x"}), 1)
     return pack.seal()
+
+
+@cache
+def sealed() -> bytes:
+    """`small` with digests of its chunks, of which every section is one, and parity in two stripes."""
+    pack = Parts.parse(small())
+    blocks = [bytes(section.data) for section in pack.sections if section.entry.kind != MANIFEST and section.data]
+    size = align_up(max(map(len, blocks)), CACHE_LINE)
+    stripes = 2
+    n_data = -(-len(blocks) // stripes)
+    header = ParityHeaderV1(
+        code=ParityCode.CAUCHY,
+        num_data=n_data,
+        num_parity=1,
+        num_stripes=stripes,
+        num_chunks=len(blocks),
+        block_size=size,
+        parity_bytes=stripes * size,
+    )
+    parity = bytearray(header.encode())
+    for stripe in range(stripes):
+        made = bytearray(size)
+        for column, block in enumerate(blocks[stripe::stripes]):
+            for place, value in enumerate(block):
+                made[place] ^= product(inverse(n_data ^ column), value)
+        parity += made
+    pack.add(SectionKind.PARITY, bytes(parity), stripes)
+    pack.add(SectionKind.CHUNK_DIGESTS, b"", 0)
+    digest_chunks(pack)
+    return pack.seal()
+
+
+def digest_chunks(pack: Parts) -> None:
+    """Makes the digests anew of a pack whose sections are a chunk each."""
+    from blake3 import blake3
+
+    others = (SectionKind.CHUNK_DIGESTS, MANIFEST)
+    data = [section.data for section in pack.sections if section.entry.kind not in others and section.data]
+    header = ChunkDigestsHeaderV1(algorithm=ChunkAlgorithm.BLAKE3, chunk_log2=MIN_CHUNK_LOG2, num_digests=len(data))
+    section = pack.section(SectionKind.CHUNK_DIGESTS)
+    section.data[:] = header.encode() + b"".join(blake3(bytes(chunk)).digest() for chunk in data)
+    section.entry.item_count = len(data)
+
+
+@cache
+def product(left: int, right: int) -> int:
+    """Of two elements of GF(2^8) with the polynomial 0x11D, bit by bit."""
+    made = 0
+    while right:
+        made ^= left if right & 1 else 0
+        left = left << 1 ^ (0x11D if left & 0x80 else 0)
+        right >>= 1
+    return made
+
+
+@cache
+def inverse(value: int) -> int:
+    """The element with which the product is 1."""
+    return next(other for other in range(256) if product(value, other) == 1)
 
 
 @cache

@@ -14,6 +14,7 @@ from ...generated.structs import ExpertShardRowV1, Record
 from ..parts import Parts
 from ..walk import columns_of
 from . import bases
+from .bases import digest_chunks
 from .broken_tables import set_header
 from .broken_tensors import no_shards
 from .case import CASES, Change, case, steps
@@ -48,15 +49,18 @@ def _sweep() -> None:
         section = c.SECTION_NAMES[kind]
         for rule, name, value in _faults(body.header) if body.header else ():
             if f"{rule}/{section}.{name}" not in known:
-                case(rule, section, name, set_header(kind, **{name: value}))
+                sealed = kind in (c.SectionKind.CHUNK_DIGESTS, c.SectionKind.PARITY)
+                change: Change = set_header(kind, **{name: value})
+                change = steps(change, digest_chunks) if kind == c.SectionKind.PARITY else change
+                case(rule, section, name, change, base=bases.sealed if sealed else bases.everything)
         for table in body.tables:
             outside = table.record is ExpertShardRowV1
             for rule, name, value in _faults(table.record):
                 field = f"{table.id}[0].{name}"
                 if f"{rule}/{section}.{table.id}.{name}" not in known:
-                    change = _in_row(kind, table.record, name, value)
+                    row_change = _in_row(kind, table.record, name, value)
                     base = bases.external if outside else bases.everything
-                    case(rule, section, field, steps(change, no_shards) if outside else change, base=base)
+                    case(rule, section, field, steps(row_change, no_shards) if outside else row_change, base=base)
 
 
 _sweep()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from ...generated.constants import CACHE_LINE, MAX_NUMBER, PAGE, SECTION_NAMES, SectionKind
+from ...generated.constants import CACHE_LINE, MAX_NUMBER, PAGE, SECTION_NAMES, ChunkAlgorithm, SectionKind
 from ...generated.rules import align_up
-from ...generated.structs import ExpertShardRowV1, MtpHeaderV1
+from ...generated.structs import ChunkDigestsHeaderV1, ExpertShardRowV1, MtpHeaderV1
 from ...sections.assets import build_assets
-from ..parts import ROWS, Parts
+from ..parts import MANIFEST, ROWS, Parts
 from ..recipe import Recipe
 from . import bases
 from .case import Base, Change
@@ -146,11 +147,23 @@ def no_drafts(pack: Parts) -> None:
     pack.manifest["mtp"] = {"tensor_count": 0, "bytes": 0}
 
 
+def chunks_by_sha256(pack: Parts) -> None:
+    """Digests by the other algorithm."""
+    pack.remove(K.PARITY)
+    bases.digest_chunks(pack)
+    others = (K.CHUNK_DIGESTS, MANIFEST)
+    data = [section.data for section in pack.sections if section.entry.kind not in others and section.data]
+    section = pack.section(K.CHUNK_DIGESTS)
+    section.data[ChunkDigestsHeaderV1.SIZE :] = b"".join(sha256(chunk).digest() for chunk in data)
+    pack.set(K.CHUNK_DIGESTS, algorithm=ChunkAlgorithm.SHA256)
+
+
 # ---------------------------------------------------------------- bases
 
 base("plain", "The three mandatory sections, and nothing in the tables.", bases.plain)
 base("vocabulary", "A tokenizer and no tensors.", bases.vocabulary)
 base("small", "All fifteen kinds of sections in as few bytes as possible.", bases.small)
+base("sealed", "The same with digests of chunks, by BLAKE3, and parity in two stripes.", bases.sealed)
 base("everything", "All fifteen kinds of sections, all kinds of metadata, fused and plain experts.", bases.everything)
 base(
     "repeated-merges",
@@ -200,6 +213,7 @@ variant(
     bases.small,
     private(kind=len(SECTION_NAMES), name="Unknown"),
 )
+variant("chunks-sha256", "Digests of chunks by SHA-256, and no parity.", bases.sealed, chunks_by_sha256)
 variant(
     "unknown-empty-kinds",
     "Two unknown kinds without bytes, at the same offset.",
