@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": "check a pack: every rule of the format, the SHA-256 of every byte",
     "repair": "mend a damaged pack from another copy, its source, or parity",
     "seal": "add digests of chunks, and parity, to a pack",
+    "sign": "sign a pack: who made it",
     "inspect": "show what a pack or a GGUF holds",
     "diff": "show what differs between two packs",
     "pack-experts": "turn a pack with external experts into one with everything inside",

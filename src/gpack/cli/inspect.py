@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metadata", action="store_true", help="list every metadata key with its value")
     parser.add_argument("--section", metavar="NAME", help="show one section of a pack: header and rows")
     parser.add_argument("--extract", metavar="NAME", help="write out a file that lay beside the weights")
+    parser.add_argument(
+        "--extract-manifest", metavar="FILE", help="write the manifest's exact bytes, which are what `guild sign` signs"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="where --extract writes it (default: standard output)")
     parser.add_argument("--json", action="store_true", help="print everything asked for as JSON")
 
@@ -43,8 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """Inspects."""
     if args.output and not args.extract:
         raise errors.UsageError("-o is for --extract", code="usage")
+    if args.extract and args.extract_manifest:
+        raise errors.UsageError("--extract and --extract-manifest are two things", code="usage")
     if args.extract:
         return _extract(args)
+    if args.extract_manifest:
+        return _extract_manifest(args)
     if args.section:
         if is_gguf(args.file):
             raise errors.UsageError("a GGUF has no sections", code="usage", path=args.file, hint="give a .gpack file")
@@ -85,6 +92,28 @@ def _extract(args: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, "name": args.extract, "output": args.output, "size": len(data)}, indent=2))
     else:
         print(printable(f"{args.output}: {len(data)} bytes"))
+    return errors.EXIT_OK
+
+
+def _extract_manifest(args: argparse.Namespace) -> int:
+    from ..container.atomic import AtomicFile
+    from ..container.reader import Container
+    from ..convert.export import refuse_overwriting
+    from ..generated.constants import SectionKind
+
+    with Container.open(args.file) as container:
+        data = container.read(SectionKind.MANIFEST_JSON)
+        digest = container.footer.manifest_sha256.hex()
+    refuse_overwriting(args.extract_manifest, [args.file])
+    with AtomicFile(args.extract_manifest, len(data)) as file:
+        file.write_at(data, 0)
+        file.sync()
+        file.commit()
+    if args.json:
+        result = {"ok": True, "output": args.extract_manifest, "size": len(data), "manifest_sha256": digest}
+        print(json.dumps(result, indent=2))
+    else:
+        print(printable(f"{args.extract_manifest}: {len(data)} bytes, sha256 {digest}"))
     return errors.EXIT_OK
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .. import errors
 from ..container.mapped import IO_MODES
 from .speaking import Output, Remarks, Speaker, remark, statistics
+from .trusting import add_trust_arguments, trust_of
 from .vocabulary import as_text, gguf_kind, is_gguf, read_input
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def _add_engine(group: Any) -> None:
         "--verify",
         action="store_true",
         help="first check every rule and the digest of every byte, as `guild verify` does, and run nothing else",
+    )
+    add_trust_arguments(
+        group, "--require-signature", "run nothing but what is signed, and verify it; the bundle's path"
     )
     group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
     group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
@@ -306,10 +310,16 @@ def _load(args: argparse.Namespace) -> GuildModel:
         paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
     else:
         paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
-    if args.verify:
+    trust = trust_of(args, "--require-signature")
+    if args.verify and trust is None:
         paths, identity = _verified(paths)
-    model = GuildModel.load(paths, io=args.io, expert_budget_bytes=args.expert_budget)
-    if args.verify and model.pack is not None and model.pack.container.footer.manifest_sha256 != identity:
+    model = GuildModel.load(paths, io=args.io, expert_budget_bytes=args.expert_budget, require_signature=trust)
+    if (
+        args.verify
+        and trust is None
+        and model.pack is not None
+        and model.pack.container.footer.manifest_sha256 != identity
+    ):
         model.close()
         raise errors.DigestError(
             "the file is another one than was checked just before",

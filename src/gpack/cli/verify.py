@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ..sections.check_shards import ShardCheck
     from ..sections.verify import Verification
+    from ..signatures import Trust
 
 DESCRIPTION = """\
 Check a pack. By default every rule of the format and the SHA-256 of every section are checked, and all violations are
@@ -25,11 +26,17 @@ MiB what is damaged. --chunks checks every rule and the digests of the chunks, b
 is faster, and --threads makes it faster still.
 
 --against OTHER lists what is damaged, by its digests of chunks, or where there are none by comparing: no rules are
-checked, and sections whose SHA-256 is right are not compared."""
+checked, and sections whose SHA-256 is right are not compared.
+
+--signature checks who made the pack as well, by a bundle of `guild sign`, or of `model_signing sign` over manifest.json
+(see `guild inspect --extract-manifest`) or over the whole file: --public-key, --certificate-chain or --identity say by
+whom it must be."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
+    from .trusting import add_trust_arguments
+
     parser.add_argument("file", help="the .gpack file")
     parser.add_argument(
         "--quick", action="store_true", help="only what a quick open checks (well under a millisecond of work)"
@@ -48,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list the damaged ranges, by another copy of the pack, or the GGUF or safetensors that it was made from",
     )
     parser.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
+    add_trust_arguments(
+        parser.add_argument_group("signature"), "--signature", "also check the signature of manifest or pack"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -57,11 +67,18 @@ def run(args: argparse.Namespace) -> int:
         raise errors.UsageError("--quick reads no weights, --chunks all of them: choose one", code="usage")
     if args.threads < 1 or (args.threads > 1 and not args.chunks):
         raise errors.UsageError("--threads is a number from 1 on, and goes with --chunks", code="usage")
+    from .trusting import trust_of
+
+    trust = trust_of(args, "--signature")
     if args.against is not None:
-        if args.quick or args.chunks:
-            raise errors.UsageError("--against goes with neither --quick nor --chunks", code="usage")
+        if args.quick or args.chunks or trust is not None:
+            raise errors.UsageError("--against goes with none of --quick, --chunks and --signature", code="usage")
         return _against(args)
-    return run_quick(args.file, as_json=args.json) if args.quick else _full(args)
+    if trust is not None and (args.quick or args.chunks):
+        raise errors.UsageError(
+            "--signature needs the SHA-256 of every section: it goes with neither --quick nor --chunks", code="usage"
+        )
+    return run_quick(args.file, as_json=args.json) if args.quick else _full(args, trust)
 
 
 def quick_file(arguments: Sequence[str]) -> str | None:
@@ -128,26 +145,45 @@ def _against(args: argparse.Namespace) -> int:
     return errors.EXIT_INVALID if damages else errors.EXIT_OK
 
 
-def _full(args: argparse.Namespace) -> int:
+def _full(args: argparse.Namespace, trust: Trust | None) -> int:
+    from contextlib import ExitStack
+
+    from ..container.reader import Container
+
+    signed = None
+    with ExitStack() as stack:
+        opened = None
+        if trust is not None:
+            from ..signatures import check_signature
+
+            container = stack.enter_context(Container.open(args.file))
+            signed, opened = check_signature(container, trust), container.descriptor
+        result = _verify(args, opened)
+    if args.json:
+        _print_json(result, "chunks" if args.chunks else "full", signed)
+    else:
+        _print_text(result)
+        if args.chunks:
+            print("The digests of the chunks were checked, not the sections' SHA-256.")
+        if signed is not None and result.ok:
+            print(f"The signature of the {signed} holds.")
+    return errors.EXIT_OK if result.ok else _status(result)
+
+
+def _verify(args: argparse.Namespace, opened: int | None) -> Verification:
     from ..sections.verify import verify
     from .progress import Progress
 
     with Progress("verify", enabled=False if args.json else None) as bar:
-        result = verify(
+        return verify(
             args.file,
             shards=True,
             expert_dir=args.expert_dir,
             progress=bar.update,
             chunks=args.chunks,
             threads=args.threads,
+            opened=opened,
         )
-    if args.json:
-        _print_json(result, "chunks" if args.chunks else "full")
-    else:
-        _print_text(result)
-        if args.chunks:
-            print("The digests of the chunks were checked, not the sections' SHA-256.")
-    return errors.EXIT_OK if result.ok else _status(result)
 
 
 def _status(result: Verification) -> int:
@@ -158,7 +194,7 @@ def _status(result: Verification) -> int:
     return errors.EXIT_UNSUPPORTED if newer else errors.EXIT_INVALID
 
 
-def _print_json(result: Verification, mode: str) -> None:
+def _print_json(result: Verification, mode: str, signed: str | None) -> None:
     import json
 
     footer = result.structure.footer
@@ -175,6 +211,7 @@ def _print_json(result: Verification, mode: str) -> None:
                 "seconds": round(result.seconds, 6),
                 "counts": result.report.counts,
                 "violations": [violation.to_dict() for violation in result.report.violations],
+                "signed": signed,
                 "notes": list(result.notes),
                 "shards": [shard.to_dict() for shard in result.shards],
             },

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..container.lost_pages import guard
 from ..container.structure import check_path
-from ..errors import ClosedError, GpackError, InternalError, MissingError, UnsupportedError, UsageError
+from ..errors import ClosedError, DigestError, GpackError, InternalError, MissingError, UnsupportedError, UsageError
 from ..generated.constants import SectionKind
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
@@ -26,6 +26,7 @@ from .ple import PleIo, PleTable, ple_mode
 from .tensors import TensorMap
 
 if TYPE_CHECKING:
+    from ..signatures import Trust
     from ..tokenizer import Tokenizer
     from ..tokenizer.chat import ChatTemplate
 
@@ -98,6 +99,7 @@ class LoadedModel:
         verify_all_hashes: bool = False,
         expert_budget_bytes: int | None = None,
         ple_io: PleIo = PleIo.Direct,
+        require_signature: Trust | None = None,
     ) -> Self:
         """Loads a model: the pack, or where it is unreadable or invalid, and a GGUF is configured, the GGUF.
 
@@ -112,6 +114,8 @@ class LoadedModel:
             verify_all_hashes: Check every section's SHA-256 first, which reads the whole pack.
             expert_budget_bytes: Most bytes of experts to keep in memory.
             ple_io: How rows of the table of per-layer embeddings are read.
+            require_signature: Whom the pack must be signed by. It implies a full verify, for the manifest alone says
+                nothing of the weights; and there is no falling back.
 
         Raises:
             GpackError: What is wrong with the pack, where there is no GGUF to fall back to; else with the GGUF.
@@ -128,12 +132,15 @@ class LoadedModel:
         for field, value in vars(where).items():
             if value is not None:
                 check_path(value, field)
+        _check_trust(where, require_signature)
         if where.gpack_path is None:
             if where.primary_model_path is None:
                 raise UsageError("neither a pack nor a GGUF is configured", code="usage")
             return cls._from_gguf(where, where.primary_model_path, io, expert_budget_bytes, mode)
         try:
-            return cls._from_pack(where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, mode)
+            return cls._from_pack(
+                where, where.gpack_path, io, verify_all_hashes, expert_budget_bytes, mode, require_signature
+            )
         except Exception as caught:
             # A fault of ours over a damaged pack must not keep the GGUF from being used either.
             if where.primary_model_path is None or isinstance(caught, MemoryError):
@@ -146,13 +153,22 @@ class LoadedModel:
 
     @classmethod
     def _from_pack(
-        cls, where: ModelPaths, path: Path, io: str, verify: bool, budget: int | None, ple_io: PleIo
+        cls,
+        where: ModelPaths,
+        path: Path,
+        io: str,
+        verify: bool,
+        budget: int | None,
+        ple_io: PleIo,
+        trust: Trust | None,
     ) -> Self:
         with ExitStack() as stack:
             pack = stack.enter_context(
                 open_pack(path, verify_all_hashes=verify, expert_dir=where.expert_dir, io=_TENSOR_IO[io])
             )
-            if not verify:  # else all digests are known to be right
+            if trust is not None:
+                _check_signed(pack, trust, where)
+            elif not verify:  # else all digests are known to be right
                 pack.container.check_sections(_TABLES)
             check_tables(pack.container)
             located = locate_in_pack(pack)
@@ -277,6 +293,46 @@ class LoadedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_trust(where: ModelPaths, trust: Trust | None) -> None:
+    """A signature can be required of a pack alone.
+
+    Raises:
+        UsageError: There may be a GGUF in its place, or it is not said whom to trust.
+    """
+    if trust is None:
+        return
+    trust.check()
+    if where.gpack_path is None or where.primary_model_path is not None:
+        raise UsageError("a signature is required, and a GGUF has none", code="usage", field="require_signature")
+
+
+def _check_signed(pack: Pack, trust: Trust, where: ModelPaths) -> None:
+    """The pack is signed by whom it should be, and every byte of it, and of its shards, is what was signed.
+
+    Raises:
+        GpackError: It is not.
+    """
+    from ..sections.verify import verify
+    from ..signatures import check_signature
+
+    container = pack.container
+    check_signature(container, trust)
+    found = verify(container.path, shards=True, expert_dir=where.expert_dir, opened=container.descriptor)
+    violation = found.report.first_error()
+    if violation is not None:
+        raise violation.error(container.path, found.report.hint)
+    for shard in found.shards:
+        if shard.error is not None:
+            raise shard.error
+        if not shard.covered:
+            raise DigestError(
+                f"no digest covers the experts in {shard.name}, so that the signature says nothing of them",
+                code="signature.uncovered",
+                path=container.path,
+                hint="convert with --hash-shards, or pack the experts: `guild pack-experts`",
+            )
 
 
 def _internal(error: Exception, path: Path) -> InternalError:

@@ -75,6 +75,7 @@ def verify(
     digests: bool = True,
     chunks: bool = False,
     threads: int = 1,
+    opened: int | None = None,
 ) -> Verification:
     """Checks every rule of the schema and the SHA-256 of every section, and the digest of every chunk that has one.
 
@@ -88,6 +89,7 @@ def verify(
         digests: Hash the sections and read the gaps between them; without, their rules are not checked.
         chunks: Check the digests of chunks, which is faster, and of the sections' SHA-256 only that of ChunkDigests.
         threads: So many threads check chunks, where `chunks` is set.
+        opened: Descriptor of the file, where it is open already: another one may lie at the path by now.
 
     Raises:
         PathError: The file is missing or cannot be read.
@@ -95,7 +97,7 @@ def verify(
         UnsupportedError: `chunks.library`: `chunks` is set, and the package blake3 is not installed.
     """
     started = time.perf_counter()
-    descriptor, size = open_file(path)
+    descriptor, size = open_file(path) if opened is None else (os.dup(opened), os.fstat(opened).st_size)
     try:
         report = Report() if report is None else report
         structure = read_structure(descriptor, size, path, report, full=True)
