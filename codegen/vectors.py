@@ -184,7 +184,8 @@ def level_of(result: Verification) -> str:
     violations = list(result.report.errors())
     if any(v.rule in UNREADABLE or v.rule in visible().get(_record(v), ()) for v in violations):
         return "structure"
-    return "digest" if any(RULES[v.rule].error == "DigestError" for v in violations) else "semantic"
+    digests = (RULES[v.rule] for v in violations if RULES[v.rule].error == "DigestError")
+    return "digest" if any(rule.level == "digest" for rule in digests) else "semantic"
 
 
 def class_of(rule: str, level: str) -> str:

@@ -34,6 +34,8 @@ const SPANNING = [
   "index.header",
   "single.header",
   "tokenizer.header",
+  "chunks.header",
+  "parity.header",
   "index.heap_ref",
   "index.sorted",
   "index.utf8",

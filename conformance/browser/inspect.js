@@ -18,6 +18,11 @@ const CHECKED = new Set([
   ...checks.SPANNING,
   ...Object.values(schema.records).flatMap((record) => record.checks.map(([rule]) => rule)),
 ]);
+const HEADER_RULES = {
+  TokenizerBin: "tokenizer.header",
+  ChunkDigests: "chunks.header",
+  Parity: "parity.header",
+};
 const UNSORTED = new Set(["ExpertLayoutBin", "MtpBlob"]); // layers stand by number
 const MAGIC = schema.records[grammar.parts.header].magic;
 const MAGICS = { 0x46554747: "It begins like a GGUF: `guild convert` makes a pack of it." };
@@ -145,8 +150,7 @@ function section(found, entry, index, judge, add) {
   if (!body || offset + size > found.source.size) return made;
   const type = grammar.header(body);
   if (!type) return made;
-  const rule =
-    known.shape === "table" ? "index.header" : known.shape === "single" ? "single.header" : "tokenizer.header";
+  const rule = { table: "index.header", single: "single.header" }[known.shape] ?? HEADER_RULES[known.name];
   if (size < schema.records[type].size) {
     add(rule, path, offset, size, `The section has ${size} bytes, its header ${schema.records[type].size}.`);
     return made;

@@ -140,6 +140,7 @@ def check_signature(container: Container, trust: Trust) -> str:
     _library()
     verifier = _guarded("signature.key", "the key or certificate cannot be used", lambda: _verifier(trust))
     names = _signed_names(data, place)
+    before = os.fstat(container.descriptor)
     with _as_file(container) as file:
         bundle = file.parent / "bundle"
         bundle.write_bytes(data)
@@ -153,6 +154,8 @@ def check_signature(container: Container, trust: Trust) -> str:
             except Exception as error:  # it is no list of classes that the library tells
                 fault = error
                 continue
+            if over == _OVER_PACK:
+                _check_same(container, before)
             return over
     reason = "it is over other files" if fault is None else f"{type(fault).__name__}: {fault}".rstrip(": ")
     raise DigestError(
@@ -165,15 +168,33 @@ def check_signature(container: Container, trust: Trust) -> str:
 
 def _candidates(names: list[str], file: FilePath, container: Container) -> Iterator[tuple[FilePath, str]]:
     """What a bundle may be over, by the names in it, the manifest first: it costs nothing."""
-    pack = FilePath(f"/proc/self/fd/{container.descriptor}")
     if all(name == "." or name.startswith(".:") for name in names):
         yield file, _OVER_MANIFEST
-        yield (pack if pack.exists() else FilePath(container.path)), _OVER_PACK
+        yield FilePath(os.path.realpath(container.path)), _OVER_PACK
     elif all(name.partition(":")[0] == MANIFEST_NAME for name in names):
         (file.parent / "folder").mkdir()
         inside = file.parent / "folder" / MANIFEST_NAME
         inside.write_bytes(file.read_bytes())
         yield inside.parent, _OVER_MANIFEST
+
+
+def _check_same(container: Container, before: os.stat_result) -> None:
+    """The file at the pack's path, which the library read, is the one that is open, and nobody wrote to it meanwhile.
+
+    Raises:
+        DigestError: `pack.changed`.
+    """
+    for status in (os.stat(container.path), os.fstat(container.descriptor)):
+        if not os.path.samestat(before, status) or (before.st_size, before.st_mtime_ns) != (
+            status.st_size,
+            status.st_mtime_ns,
+        ):
+            raise DigestError(
+                "the file was changed while its signature was checked",
+                code="pack.changed",
+                path=container.path,
+                hint="do not change a file while it is used",
+            )
 
 
 def _signed_names(data: bytes, place: str) -> list[str]:
@@ -249,7 +270,9 @@ def _signer(key: Key) -> Any:
     if key.certificate is None:
         return config.use_elliptic_key_signer(private_key=key.private_key, password=_encoded(key.password))
     return config.use_certificate_signer(
-        private_key=key.private_key, signing_certificate=key.certificate, certificate_chain=list(key.certificate_chain)
+        private_key=key.private_key,
+        signing_certificate=key.certificate,
+        certificate_chain=list(key.certificate_chain or (key.certificate,)),
     )
 
 

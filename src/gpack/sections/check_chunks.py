@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 from ..container.report import Report
 from ..container.streaming import CHUNK, read_into
@@ -17,31 +16,35 @@ from . import chunks, parity
 from .chunks import Chunk, ChunkDigests, ChunkHasher, Chunks
 from .context import Context
 
-H = TypeVar("H", ChunkDigestsHeaderV1, ParityHeaderV1)
-
 _JOBS_PER_THREAD = 8  # so that no thread waits long for the last
 
 
 def check_chunk_digests(context: Context) -> None:
     """ChunkDigests fills its section and has a digest for every chunk; what can be read stays in the context."""
-    header, base = _header(context, chunks.DIGESTS, ChunkDigestsHeaderV1, "chunks.header")
-    entry = context.entry(chunks.DIGESTS)
-    if header is None or entry is None:
+    entry, report = context.entry(chunks.DIGESTS), context.report
+    if entry is None:
         return
+    report.check("chunks.header")
+    if entry.size < ChunkDigestsHeaderV1.SIZE:
+        message = f"It has {entry.size} bytes, the header {ChunkDigestsHeaderV1.SIZE}."
+        report.add("chunks.header", chunks.SECTION, "", entry.offset, message)
+        return
+    data = read_at(context.descriptor, entry.offset, entry.size, context.path)
+    header = ChunkDigestsHeaderV1.decode(data)
+    report.check_record(ChunkDigestsHeaderV1)
     broken = check_chunk_digests_header_v1(header, section_size=entry.size)
-    context.report.add_broken(broken, header, chunks.SECTION, base=base, section_size=entry.size)
-    context.check_items(chunks.DIGESTS, header.num_digests)
+    report.add_broken(broken, header, chunks.SECTION, base=entry.offset, section_size=entry.size)
     if not MIN_CHUNK_LOG2 <= header.chunk_log2 <= MAX_CHUNK_LOG2 or chunk_digests_v1_size(header) != entry.size:
         return
-    context.report.check("chunks.count")
+    context.check_items(chunks.DIGESTS, header.num_digests)
+    report.check("chunks.count")
     there = len(Chunks(chunks.digested(context.structure.entries), 1 << header.chunk_log2))
     if header.num_digests != there:
-        place = base + header.OFFSETS["num_digests"]
+        place = entry.offset + header.OFFSETS["num_digests"]
         message = f"Found {header.num_digests}, and there are {there} chunks."
-        context.report.add("chunks.count", chunks.SECTION, "num_digests", place, message)
+        report.add("chunks.count", chunks.SECTION, "num_digests", place, message)
         return
     try:
-        data = read_at(context.descriptor, base, entry.size, context.path)
         context.chunks = ChunkDigests(data, context.structure.entries)
     except UnsupportedError as error:
         context.notes.append(f"chunk digests were not checked: {error.message} ({error.hint})")
@@ -51,37 +54,32 @@ def check_chunk_digests(context: Context) -> None:
 
 def check_parity(context: Context) -> None:
     """Parity fills its section, and covers the chunks that there are."""
-    header, base = _header(context, chunks.PARITY, ParityHeaderV1, "parity.header")
-    entry = context.entry(chunks.PARITY)
-    if header is None or entry is None:
+    entry, report = context.entry(chunks.PARITY), context.report
+    if entry is None:
         return
+    report.check("parity.header")
+    if entry.size < ParityHeaderV1.SIZE:
+        message = f"It has {entry.size} bytes, the header {ParityHeaderV1.SIZE}."
+        report.add("parity.header", parity.SECTION, "", entry.offset, message)
+        return
+    header = ParityHeaderV1.decode(read_at(context.descriptor, entry.offset, ParityHeaderV1.SIZE, context.path))
+    report.check_record(ParityHeaderV1)
     broken = check_parity_header_v1(header, section_size=entry.size)
-    context.report.add_broken(broken, header, parity.SECTION, base=base, section_size=entry.size)
-    context.check_items(chunks.PARITY, header.num_stripes * header.num_parity)
+    report.add_broken(broken, header, parity.SECTION, base=entry.offset, section_size=entry.size)
+    if not broken:
+        context.check_items(chunks.PARITY, header.num_stripes * header.num_parity)
+    report.check("parity.chunks")
+    if context.structure.find(chunks.DIGESTS) is None:
+        report.add("parity.chunks", parity.SECTION, "", entry.offset, "There is no ChunkDigests.")
     if context.chunks is None:
         return
-    context.report.check("parity.chunks")
     there = Chunks(chunks.covered(context.structure.entries), context.chunks.chunks.size)
     longest = max((min(entry.size, there.size) for entry in there.entries), default=0)
     for field, expected in (("num_chunks", len(there)), ("block_size", align_up(longest, CACHE_LINE))):
         found = getattr(header, field)
         if found != expected:
-            message = f"Found {found}, expected {expected}."
-            context.report.add("parity.chunks", parity.SECTION, field, base + header.OFFSETS[field], message)
-
-
-def _header(context: Context, kind: int, record: type[H], rule: str) -> tuple[H | None, int]:
-    entry = context.entry(kind)
-    if entry is None:
-        return None, 0
-    name = section_name(entry)
-    context.report.check(rule)
-    if entry.size < record.SIZE:
-        message = f"It has {entry.size} bytes, the header {record.SIZE}."
-        context.report.add(rule, name, "", entry.offset, message)
-        return None, entry.offset
-    context.report.check_record(record)
-    return record.decode(read_at(context.descriptor, entry.offset, record.SIZE, context.path)), entry.offset
+            place = entry.offset + header.OFFSETS[field]
+            report.add("parity.chunks", parity.SECTION, field, place, f"Found {found}, expected {expected}.")
 
 
 class ChunkWatch:

@@ -48,15 +48,7 @@ def _other_digest(pack: Parts) -> None:
     pack.poke(DIGESTS, at, bytes([data[at] ^ 0x80]))
 
 
-case(
-    "section.pair",
-    "directory",
-    "sections[14].kind",
-    lambda pack: pack.remove(DIGESTS),
-    base=sealed,
-    placed=False,
-    variant="parity-alone",
-)
+case("parity.chunks", "Parity", "", lambda pack: pack.remove(DIGESTS), base=sealed, placed=False, variant="alone")
 case("chunks.header", "ChunkDigests", "", _cut(DIGESTS, 63), base=sealed, placed=False)
 case("chunks.magic", "ChunkDigests", "magic", _digest(magic=0x44435048), base=sealed)
 case("chunks.algorithm", "ChunkDigests", "algorithm", _digest(algorithm=0), base=sealed, variant="zero")
