@@ -141,8 +141,16 @@ def _add_engine(group: Any) -> None:
     )
     group.add_argument(
         "--verify",
-        action="store_true",
+        action="store_const",
+        const="full",
         help="first check every rule and the digest of every byte, as `guild verify` does, and run nothing else",
+    )
+    group.add_argument(
+        "--verify=lazy",
+        dest="verify",
+        action="store_const",
+        const="lazy",
+        help="check the chunks of a tensor before its first use (needs a pack with digests of chunks)",
     )
     add_trust_arguments(
         group, "--require-signature", "run nothing but what is signed, and verify it; the bundle's path"
@@ -311,11 +319,19 @@ def _load(args: argparse.Namespace) -> GuildModel:
     else:
         paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
     trust = trust_of(args, "--require-signature")
-    if args.verify and trust is None:
+    if args.verify == "full" and trust is None:
         paths, identity = _verified(paths)
-    model = GuildModel.load(paths, io=args.io, expert_budget_bytes=args.expert_budget, require_signature=trust)
+    if args.verify == "lazy" and paths.gpack_path is None:
+        raise errors.UsageError("--verify=lazy needs a pack: a GGUF has no digests", code="usage")
+    model = GuildModel.load(
+        paths,
+        io=args.io,
+        expert_budget_bytes=args.expert_budget,
+        verify_all_hashes="lazy" if args.verify == "lazy" else False,
+        require_signature=trust,
+    )
     if (
-        args.verify
+        args.verify == "full"
         and trust is None
         and model.pack is not None
         and model.pack.container.footer.manifest_sha256 != identity

@@ -160,6 +160,7 @@ class Engine:
         Raises:
             FormatError: `engine.key`, `engine.tensor`, `engine.shape`: a key or tensor is missing or contradicts
                 another; `engine.nan`: a weight is not finite.
+            DigestError: `section.sha256`: a matrix is all zeros, and was not written so.
             UnsupportedError: `engine.architecture`, `engine.key`: the model is of a kind that cannot be run;
                 `engine.numba`: numba is not installed.
             UsageError: An argument makes no sense; `io.memory`: there is not enough memory for a batch.
@@ -181,6 +182,7 @@ class Engine:
             self._groups = group_states(self._body.states)
             self._drafts = DraftLayer(self.backend, self._prepared, self.batch)
             self._replay = Replay(self.backend, self._body, self._groups)
+            self._prepared.w.check_zeros()
             if check_weights is not False:
                 self.check_weights(everything=bool(check_weights))
         except BaseException:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..generated.constants import GgmlType
 from ..tensor import Tensor
 
+_FIRST = 1 << 12  # bytes in which a matrix shows that it is not all zeros
 _CHUNK = 1 << 22  # elements that are looked at one by one at a time
 
 
@@ -17,6 +18,22 @@ def is_finite(values: npt.NDArray[Any]) -> bool:
     """Whether all values are finite; a sum shows it at once where none of them is huge."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
+
+
+def is_zero(tensor: Tensor) -> bool:
+    """Whether all bytes of a tensor are zero; it is read only so far as they are."""
+    if tensor.ndim == 0 or not tensor.size:
+        return False
+    if not tensor.flags.c_contiguous:
+        return all(map(is_zero, tensor))
+    octets = np.asarray(tensor).reshape(-1).view(np.uint8)
+    step = _FIRST
+    at = 0
+    while at < len(octets):
+        if octets[at : at + step].any():
+            return False
+        at, step = at + step, _CHUNK
+    return True
 
 
 def first_not_finite(tensor: Tensor) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from ..model.ngram import NgramHash
 from ..sections.placement import PLE as NGRAM_TABLE
 from ..tensor import Tensor, array_layout
 from .backends.base import Backend
-from .finite import first_not_finite
+from .finite import first_not_finite, is_zero
 from .graph import Experts, Matrix, NgramTable, Vector
 from .graph.weights import PagedExperts
 from .ngrams import NgramSource
@@ -39,6 +39,8 @@ class Weights:
     def __init__(self, model: LoadedModel) -> None:
         self._tensors: Mapping[str, Tensor] = model.tensors
         self._path = model.path
+        self._check_bytes = model.check_bytes
+        self._seen: set[str] = set()  # matrices that are not all zeros, or rightly are
         self._kept: dict[str, Any] = {}
         self._finite: set[str] = set()  # matrices and experts that were checked
         self._decodable: set[int] = set()  # types
@@ -195,6 +197,23 @@ class Weights:
                 path=self._path,
                 field=name,
             )
+
+    def check_zeros(self) -> None:
+        """Compares matrices that are all zeros with their digests: a hole in a file reads as zeros.
+
+        Of a stack of experts it is looked at as a whole. Where there is a value that is not zero near the beginning,
+        nothing else is read.
+
+        Raises:
+            DigestError: `section.sha256`: the zeros are not what was written.
+        """
+        with self._checking:
+            for name, kept in self._kept.items():
+                if not isinstance(kept, Matrix | Experts) or name in self._seen:
+                    continue
+                if is_zero(self._find(name)):
+                    self._check_bytes(name)
+                self._seen.add(name)
 
     def check_finite(self, backend: Backend, *, everything: bool) -> None:
         """Looks for values that are not finite in the matrices that were asked for, once for all engines.

@@ -19,6 +19,10 @@ from ..container.structure import close_read
 from ..errors import ClosedError, PathError
 from ..generated.constants import PAGE
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .lazy import LazyCheck
+
 LOG = logging.getLogger("gpack")
 # What file systems and kernels answer where they have no direct reads.
 _REFUSALS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -37,6 +41,7 @@ class RangeFile(HoldsFile):
         size: Bytes when it was opened.
         direct: Reads go past the page cache.
         refusal: Why they do not, where they should; empty where nothing was refused.
+        check: Checks bytes before they are used for the first time, where that is wanted.
     """
 
     def __init__(self, descriptor: int, path: object, *, direct: bool) -> None:
@@ -48,6 +53,7 @@ class RangeFile(HoldsFile):
         self.path = path
         self.size = os.fstat(descriptor).st_size
         self.direct, self.refusal = direct, ""
+        self.check: LazyCheck | None = None
         self._lock = threading.Lock()
         self._users, self._closed = 0, False
         self._descriptor = -1
@@ -95,8 +101,24 @@ class RangeFile(HoldsFile):
             PathError: `io.short_read`: the file was cut since it was opened; `io.read`: the system reports a fault.
             ClosedError: The file was closed.
         """
+        self.look(offset, len(target))
         with self.use() as descriptor:
             self._read_into(descriptor, target, offset)
+
+    def watch(self, check: LazyCheck) -> None:
+        """Has bytes checked before their first use, where the file is the one that the check is of."""
+        with self.use() as descriptor:
+            if check.covers(descriptor):
+                self.check = check
+
+    def look(self, offset: int, length: int) -> None:
+        """To be called before mapped bytes are used; what is read is looked at anyway.
+
+        Raises:
+            DigestError: `chunks.digest`: they are damaged.
+        """
+        if self.check is not None:
+            self.check.look(offset, length)
 
     def _read_into(self, descriptor: int, target: memoryview, offset: int) -> None:
         # A whole page may be asked for where the file ends; what must come is what the file had.

@@ -25,6 +25,7 @@ from ..pack import open as open_pack
 from ..tensor import Tensor
 from .direct import RangeFile, pages_before
 from .expert_layout import Layer, Matrix, find_layers
+from .lazy import LazyCheck
 from .located import Located, is_number, locate_in_pack
 from .numa import Interleaver
 
@@ -186,6 +187,11 @@ class FileExpertSource:
             return self._mapped(found, expert)
         return self._cached((layer, expert), found)
 
+    def watch(self, check: LazyCheck) -> None:
+        """Has the bytes of an expert checked before it is given out."""
+        for file in self._files:
+            file.watch(check)
+
     # ------------------------------------------------------------ mapped
 
     def _map_files(self) -> None:
@@ -203,6 +209,7 @@ class FileExpertSource:
         for run in layer.runs:
             for matrix in run.matrices:
                 start = matrix.offset + expert * matrix.stride
+                self._files[matrix.file].look(start, matrix.length)
                 slices[matrix.role] = _array(matrix, maps[matrix.file][start : start + matrix.length])
         return _expert(slices)
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ..container.lost_pages import guard
 from ..container.structure import check_path
 from ..errors import ClosedError, DigestError, GpackError, InternalError, MissingError, UnsupportedError, UsageError
-from ..generated.constants import SectionKind
+from ..generated.constants import SectionKind, TensorFlags
 from ..pack import Metadata, Pack
 from ..pack import open as open_pack
 from ..sections.placement import PLE
@@ -21,6 +21,7 @@ from ..sections.verify import check_tables
 from ..sources.model import IMPORT_EXTENSION, ModelSource
 from ..sources.open import open_gguf
 from .experts import IO_MODES, FileExpertSource, check_budget, check_mmap_variable
+from .lazy import LazyCheck
 from .located import Located, locate_in_pack, locate_in_source, routed
 from .ple import PleIo, PleTable, ple_mode
 from .tensors import TensorMap
@@ -87,6 +88,7 @@ class LoadedModel:
         self.experts: FileExpertSource | None = None
         self.ple: PleTable | None = None
         self.pages_experts = False
+        self._checked_sections: set[int] = set()
         self._resources = resources
         self._closed = False
 
@@ -96,7 +98,7 @@ class LoadedModel:
         paths: ModelPaths | Path,
         *,
         io: str = "auto",
-        verify_all_hashes: bool = False,
+        verify_all_hashes: bool | Literal["lazy"] = False,
         expert_budget_bytes: int | None = None,
         ple_io: PleIo = PleIo.Direct,
         require_signature: Trust | None = None,
@@ -111,7 +113,8 @@ class LoadedModel:
             paths: Where the model is, or the path of the pack alone.
             io: `mmap`, `read`, `direct` (for experts; other tensors are read), or `auto`: tensors are mapped, experts
                 as `FileExpertSource.open_gpack` says.
-            verify_all_hashes: Check every section's SHA-256 first, which reads the whole pack.
+            verify_all_hashes: Check every section's SHA-256 first, which reads the whole pack. `lazy`: check the chunks
+                of a tensor, an expert or a row before it is given out for the first time (needs digests of chunks).
             expert_budget_bytes: Most bytes of experts to keep in memory.
             ple_io: How rows of the table of per-layer embeddings are read.
             require_signature: Whom the pack must be signed by. It implies a full verify, for the manifest alone says
@@ -157,23 +160,25 @@ class LoadedModel:
         where: ModelPaths,
         path: Path,
         io: str,
-        verify: bool,
+        verify: bool | Literal["lazy"],
         budget: int | None,
         ple_io: PleIo,
         trust: Trust | None,
     ) -> Self:
         with ExitStack() as stack:
             pack = stack.enter_context(
-                open_pack(path, verify_all_hashes=verify, expert_dir=where.expert_dir, io=_TENSOR_IO[io])
+                open_pack(path, verify_all_hashes=verify is True, expert_dir=where.expert_dir, io=_TENSOR_IO[io])
             )
             if trust is not None:
                 _check_signed(pack, trust, where)
-            elif not verify:  # else all digests are known to be right
+            elif verify is not True:  # else all digests are known to be right
                 pack.container.check_sections(_TABLES)
             check_tables(pack.container)
             located = locate_in_pack(pack)
             made = cls(path, pack, stack)
             made._attach(located, io, budget, ple_io)
+            if verify == "lazy" and trust is None:
+                made._watch(pack)
             made.check_files()
             made._resources = stack.pop_all()
             return made
@@ -202,6 +207,43 @@ class LoadedModel:
         if table is not None and table.place is not None and len(table.dims) == 2:
             self.ple = PleTable.open_located(table, io=ple_io)
             stack.callback(self.ple.close)
+
+    def _watch(self, pack: Pack) -> None:
+        """Has bytes checked when they are first used; of shards of external experts, all that have digests, now."""
+        check = LazyCheck(pack.container)
+        self._resources.callback(check.close)
+        for reader in (self.tensors, self.experts, self.ple):
+            if isinstance(reader, TensorMap | FileExpertSource | PleTable):
+                reader.watch(check)
+        layout = pack.container.find(SectionKind.EXPERT_LAYOUT_BIN)
+        for index in range(0 if layout is None else len(pack.shards)):
+            shard = pack.shards.file(index)
+            if shard.covered:
+                shard.check_digest()
+
+    def check_bytes(self, name: str) -> None:
+        """Compares the bytes of a tensor with the digests of its chunks, or else of its section; a GGUF has none.
+
+        Raises:
+            DigestError: `section.sha256`: they are damaged.
+        """
+        if self.pack is None or self.pack.info(name).flags & TensorFlags.EXTERNAL:
+            return
+        container, row = self.pack.container, self.pack.info(name)
+        if container.find(SectionKind.CHUNK_DIGESTS) is None:
+            if row.home not in self._checked_sections:
+                container.check_sections((row.home,))
+                self._checked_sections.add(row.home)
+            return
+        place = self.pack.place_of(name, row)
+        check = LazyCheck(container)
+        try:
+            check.look(place.offset, place.span)
+        except DigestError as error:
+            error.code, error.field = "section.sha256", name
+            raise
+        finally:
+            check.close()
 
     def check_files(self) -> None:
         """Makes sure that what was just computed was computed from whole files.

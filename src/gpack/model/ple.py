@@ -25,6 +25,7 @@ from ..quants import dequantize
 from ..sections.placement import PLE
 from .aio import ReadQueue, open_queue
 from .direct import RangeFile
+from .lazy import LazyCheck
 from .located import Located, is_number
 from .row_cache import RowCache
 
@@ -279,6 +280,7 @@ class PleTable:
         view = self._view
         if view is not None:
             self._file.check_length()
+            self._look(np.unique(asked))
             mapped: Rows = view[asked]
             return mapped
         single, back = np.unique(asked.ravel(), return_inverse=True)
@@ -295,6 +297,15 @@ class PleTable:
                 self.close()  # once more: this thread may have put something back
         gathered: Rows = out[back].reshape(*asked.shape, self.row_bytes)
         return gathered
+
+    def watch(self, check: LazyCheck) -> None:
+        """Has the bytes of rows checked before they are given out."""
+        self._file.watch(check)
+
+    def _look(self, ids: npt.NDArray[np.int64]) -> None:
+        if self._file.check is not None:
+            for row in ids.tolist():
+                self._file.look(self._offset + row * self.row_bytes, self.row_bytes)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -346,6 +357,7 @@ class PleTable:
 
     def _fetch(self, ids: npt.NDArray[np.int64], out: Rows, places: npt.NDArray[np.int64]) -> None:
         """Reads rows, sorted by number, into `out[places]`: whole pages, many at a time."""
+        self._look(ids)
         starts = self._offset + ids * self.row_bytes
         first, last = starts // PAGE, (starts + self.row_bytes - 1) // PAGE
         spans = last - first + 1

@@ -13,6 +13,7 @@ from ..errors import ClosedError, MissingError, PathError
 from ..generated.constants import ExpertRole
 from ..tensor import Tensor
 from .direct import RangeFile
+from .lazy import LazyCheck
 from .located import Located
 
 LOG = logging.getLogger("gpack")
@@ -87,10 +88,16 @@ class TensorMap(Mapping[str, Tensor]):
         file, mapped = self._files[place.descriptor], self._maps.get(place.descriptor)
         if mapped is not None:
             file.check_length()
+            file.look(place.offset, place.span)
             return mapped[place.offset : place.offset + place.span]
         buffer = memoryview(bytearray(place.span))
         file.read_into(buffer, place.offset)
         return buffer.toreadonly()
+
+    def watch(self, check: LazyCheck) -> None:
+        """Has the bytes of a tensor checked before it is given out."""
+        for file in self._files.values():
+            file.watch(check)
 
     def check_files(self) -> None:
         """Makes sure that no file was cut, where pages of some mapped file were lost; costs nothing where none were.
