@@ -108,7 +108,7 @@ def test_a_later_version_s_file_opens(tmp_path: Path) -> None:
     later.bound_header["format_version"] = 2
     later.manifest["novel"] = {"a": 1}
     later.manifest["model"]["novel"] = 2
-    later.add(15, b"abc", 1, name="NewKind")
+    later.add(1000, b"abc", 1, name="NewKind")
     (tmp_path / "m.gpack").write_bytes(later.seal())
     assert verify(tmp_path / "m.gpack").report.counts == {}
     found = gpack.diff(FOLDER / "1.0" / "everything.gpack", tmp_path / "m.gpack")
