@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gpack.engine.engine import Chunk, Engine
 from gpack.engine.graph import Vector
 from gpack.engine.graph.rope import Rope
 from gpack.engine.state.sequence import Sequence as Text
+from gpack.generated.constants import GgmlType
 from gpack.model import GuildModel
 
 from . import toy_recurrent
@@ -59,6 +61,23 @@ def after(engine: Engine, made: Text) -> bytes:
         result = engine.step([Chunk(other, [7])], hidden=True)
         assert result[0].hidden is not None
         return np.round(np.concatenate([result.logits[0], result[0].hidden[0]]).astype(np.float64), 6).tobytes()
+
+
+def test_products_by_the_host_are_whole_after_an_interrupt(tmp_path: Path) -> None:
+    """Matrices of a type without kernels; an interrupt in one step takes nothing away from the next."""
+    tiny_model = tiny(n_layer=1)
+    for name, values in tiny_model.tensors.items():
+        if values.ndim > 1:
+            tiny_model.types[name] = GgmlType.F64, values.astype("<f8").tobytes()
+    with tiny_model.open(tmp_path / "m.gguf") as model, model.engine(threads=2, batch=16) as engine:
+        made = begun(engine, text(5))
+        wanted, was_interrupted, point = after(engine, made), True, 0
+        while was_interrupted:
+            with made.fork() as other:
+                _, was_interrupted = at_point(point, partial(engine.step, [Chunk(other, [3])]))
+            assert after(engine, made) == wanted, f"point {point}"
+            point += 1
+    assert 100 < point < MOST_POINTS
 
 
 def test_a_step_counts_for_all_of_its_texts_or_for_none(engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from .world import N_CTX, POISON
 # Ctrl-C may come where Python cannot but lose it: in a finaliser, or where a generator is thrown away.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 LEAST, EXHAUSTIVE = 300, 20_000  # steps
+MOST_FOR_A_FAULT = 1200  # some show with recurrent layers alone, of which few models have any
 VARIANTS = [variant.name for variant in usable()]
 # Each with the types of its matrices, in turn: those with kernels for blocks and for floats, and one without any.
 MODELS: dict[str, tuple[Callable[[], TinyModel], tuple[str, ...]]] = {
@@ -100,6 +102,12 @@ def setting_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[i
         yield find
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a finaliser raised is dropped: pytest would keep it, with the frames and texts that it came through."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+
 def run(setting: Setting, counts: Counts, number: int, steps: int) -> None:
     """Runs a machine twice; `number` is its seed."""
 
@@ -148,7 +156,7 @@ def test_planted_faults_are_found(
     counts = Counts()
     fault(monkeypatch)
     for number in count():
-        assert counts.actions.total() < LEAST, f"not found: {counts}"
+        assert counts.actions.total() < MOST_FOR_A_FAULT, f"not found: {counts}"
         setting = setting_of(number)
         setting.alone.forget()
         try:

@@ -73,11 +73,14 @@ def embed(work: Workspace, matrix: Matrix, tokens: npt.NDArray[np.int32], out: B
 
 
 def run_here(program: Program) -> None:
-    """Runs a program of kernels in this thread."""
+    """Runs a program of kernels in this thread.
+
+    Counters are reset before, not after: an interrupt may come as soon as a kernel has ended.
+    """
     for kernel, arguments, counter, _ in program.table().tolist():
-        KERNEL(kernel)(arguments, 0, 1)
         if counter:
             ctypes.c_int64.from_address(counter).value = 0
+        KERNEL(kernel)(arguments, 0, 1)
 
 
 def _product(address: int, matrix: Matrix | Experts, x: Floats, multiply: Multiply) -> Floats:
