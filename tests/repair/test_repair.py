@@ -117,6 +117,23 @@ def test_another_model_mends_nothing(tmp_path: Path, pair: tuple[Path, Path, byt
         assert caught.value.code == "repair.donor"
 
 
+def test_another_model_is_no_copy_where_the_directory_is_damaged(
+    tmp_path: Path, pair: tuple[Path, Path, bytes]
+) -> None:
+    """Nothing but the bytes themselves says then which model it was."""
+    path, _, _ = pair
+    tensors = [("t", F32, (1 << 20,), random.Random(5).randbytes(4 * MIB))]
+    write_gguf(tmp_path / "b.gguf", [("general.architecture", "str", "t")], tensors)
+    gpack.convert(tmp_path / "b.gguf", tmp_path / "b.gpack", chunk_digests="sha256")
+    flip(path, GPackHeaderV1.SIZE + 3)
+    damaged = path.read_bytes()
+    with pytest.raises(errors.FormatError) as caught:
+        repair(path, tmp_path / "new.gpack", other=tmp_path / "b.gpack")
+    assert caught.value.code == "repair.donor"
+    assert path.read_bytes() == damaged
+    assert not (tmp_path / "new.gpack").exists()
+
+
 @pytest.mark.parametrize("length", [3 * MIB, 100, 0])
 def test_a_cut_file_is_completed(pair: tuple[Path, Path, bytes], length: int) -> None:
     path, copy, good = pair

@@ -127,11 +127,36 @@ class _Mender:
             self._other = self._stack.enter_context(open_donor(os.fspath(other or ""), external=True))
         total = sum(entry.size for entry in target.entries)
         self.found = survey(target, self._other, None if progress is None else lambda count: progress(count, total))
+        self._refuse_another_model()
         self._donors: list[Donor] = [] if self._other is None else [self._other]
         self._add_parity()
         self._donors.append(DigestsDonor(target))
         if self.found.unplaced:
             raise self._unplaced()
+
+    def _refuse_another_model(self) -> None:
+        """Where the pack's own directory is damaged nothing else says that the other copy is the same pack.
+
+        Raises:
+            FormatError: `repair.donor`: more than half of the bytes that are there are others.
+        """
+        target, other = self.target, self._other
+        if target.sound or other is None:
+            return
+        there = sum(max(0, min(entry.size, target.size - entry.offset)) for entry in target.entries)
+        differ = sum(  # what was cut off says nothing
+            damage.length
+            for damage in self.found.damages
+            if damage.entry is not None and damage.offset + damage.length <= target.size
+        )
+        if 2 * differ > there:
+            raise FormatError(
+                f"its own directory is damaged, and {differ} of {there} bytes are not those of {other.name}",
+                code="repair.donor",
+                path=target.path,
+                section=FRAME,
+                hint="give a copy of the same pack; that one holds another model",
+            )
 
     def _add_parity(self) -> None:
         digests, target = self.found.digests, self.target
