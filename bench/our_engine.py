@@ -102,7 +102,7 @@ def together(options: dict[str, Any]) -> dict[str, Any]:
                 began = time.perf_counter()
                 for _ in range(steps):
                     chunks = [Chunk(text, [token]) for text, token in zip(texts, tokens, strict=False)]
-                    tokens = [int(row.argmax()) for row in engine.step(chunks).logits]
+                    tokens = engine.step(chunks, copy=False).logits.argmax(axis=1).tolist()
                     new.append(tokens)
                 rates[str(count)].append(count * steps / (time.perf_counter() - began))
                 for text, known, ids in zip(texts, written, zip(*new, strict=True), strict=False):
