@@ -35,7 +35,6 @@ from .state.sequence import Sequence as Text
 from .state.states import Layouts, TextState, group_states
 
 Wanted = Literal["last", "all", "none"]
-CACHE_TYPES = ("F32", "F16", "Q8_0")
 
 
 @dataclass(frozen=True)
@@ -238,12 +237,12 @@ class Engine:
     def _layout(self, cache_type: str) -> Layouts:
         known = self._layouts.get(cache_type)
         if known is None:
-            if cache_type not in CACHE_TYPES:
+            if cache_type not in self.backend.cache_types:
                 raise UsageError(
                     f"there is no cache of type {cache_type!r}",
                     code="usage",
                     field="cache_type",
-                    hint=", ".join(CACHE_TYPES),
+                    hint=", ".join(self.backend.cache_types),
                 )
             groups, backend = self._groups, self.backend
             blocks = tuple(backend.key_value_layout(states, cache_type) for states in groups.key_values)

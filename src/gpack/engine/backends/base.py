@@ -127,10 +127,12 @@ class Backend(Protocol):
     Attributes:
         max_rows: Most rows of a step.
         dtype: Of logits and hidden states: float32, or float64 for `reference`.
+        cache_types: How keys and values can be kept.
     """
 
     max_rows: int
     dtype: type[np.floating[Any]]
+    cache_types: tuple[str, ...]
 
     def key_value_layout(self, states: Sequence[StateId], cache_type: str) -> Layout:
         """The layout of 64 positions of a group.

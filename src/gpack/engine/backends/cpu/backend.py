@@ -21,6 +21,7 @@ from .attention import AttentionMemory
 from .buffers import aligned
 from .cache import BlockLayout, KeptLayout
 from .finite import suspects
+from .layout import CACHE_TYPES
 from .lowering import Lowering, Shared, StatePlaces, state_layout
 from .lowering_streams import StreamLowering
 from .ngrams import RowThread
@@ -78,9 +79,11 @@ class CpuBackend:
 
     Attributes:
         max_rows: Most rows of a step.
+        cache_types: How keys and values can be kept.
     """
 
     dtype = np.float32
+    cache_types: tuple[str, ...] = CACHE_TYPES
 
     def __init__(self, *, threads: int | None, compute: Compute, batch: int, cpu: str | None) -> None:
         """Starts the threads.

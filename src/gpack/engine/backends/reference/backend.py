@@ -16,6 +16,7 @@ from ...graph.weights import Experts, Matrix, PagedExperts
 from .. import Compute
 from ..base import Memory, Segment, StateGroups, Step, StepOutput
 from ..cpu.kernels import BLOCK_TYPES
+from ..cpu.layout import CACHE_TYPES
 from .operations import OPERATIONS, Run
 from .rounding import check_cache_type
 from .states import ArrayLayout, KeptLayout, States
@@ -44,9 +45,11 @@ class ReferenceBackend:
         max_rows: Most rows of a step.
         round_caches: Whether keys and values are rounded.
         dtype: Of logits and hidden states.
+        cache_types: How keys and values can be kept.
     """
 
     dtype: type[np.floating[Any]] = np.float64
+    cache_types: tuple[str, ...] = CACHE_TYPES
 
     def __init__(self, *, compute: Compute = "f32", batch: int = _MOST_ROWS, round_caches: bool = False) -> None:
         """A backend, exact unless it is told to round as the CPU does.
