@@ -95,7 +95,8 @@ class _Columns:
                 first = builder.add(done, builder.mul(number, lanes.number(width)))
                 addresses = lanes.opaque(self._place(self._addresses, first, 8))
                 sums = lanes.opaque(self.sum_place(first))
-                xs = [builder.add(lanes.load(lanes.at(addresses, 8 * k), I64, 8), offset) for k in range(width)]
+                starts = (lanes.load(lanes.at(addresses, 8 * k), I64, 8) for k in range(width))
+                xs = [lanes.base(builder.add(start, offset)) for start in starts]
                 places = [lanes.at(sums, 4 * lanes.count * k) for k in range(width)]
                 before = (lanes.load(place, lanes.floats, 4) for place in places)  # late: registers are few
                 for place, total in zip(places, add(xs, before), strict=True):

@@ -34,9 +34,10 @@ def _codes_body(group: int, top: int, order: Sequence[int], *, signed: bool, is_
             made = list(sums)
             here = builder.add(panel, builder.mul(number, lanes.number(len(order) * size)))
             x_place = builder.mul(number, lanes.number(len(order) * group // Q8_VALUES * Q8_BYTES))
+            xs = [lanes.base(builder.add(row, x_place)) for row in rows]
             for place in order:
                 start = lanes.at(here, place * size)
-                values = [GroupQ8(lanes, builder.add(row, x_place), place * group, group) for row in rows]
+                values = [GroupQ8(lanes, x, place * group, group) for x in xs]
                 codes = (lanes.load(lanes.at(start, (2 + item) * vector), lanes.dwords) for item in range(group // 4))
                 products = sums_of_products(lanes, codes, values, top, signed=signed, is_byte=is_byte)
                 scale = lanes.load(start, lanes.floats)
@@ -59,7 +60,7 @@ def _floats_body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any]) -> 
     def step(number: Any, sums: Sequence[Any]) -> list[Any]:
         weights = lanes.load(builder.add(panel, builder.mul(number, lanes.number(vector))), lanes.floats)
         x_place = builder.mul(number, lanes.number(4))
-        return list(add_floats(lanes, [weights])([builder.add(row, x_place) for row in rows], sums))
+        return list(add_floats(lanes, [weights])([lanes.base(builder.add(row, x_place)) for row in rows], sums))
 
     return lanes.loop(length, [lanes.fill(lanes.floats, 0.0)] * len(rows), step)
 
