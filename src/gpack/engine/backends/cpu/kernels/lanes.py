@@ -338,11 +338,16 @@ class Rows:
         return self.lanes.shuffle(x, y, order)
 
 
-def totals(lanes: Lanes, vectors: Sequence[Any]) -> Any:
+def totals(lanes: Lanes, vectors: Sequence[Any], add: Callable[[Any, Any], Any] | None = None) -> Any:
     """The sum of each vector, as one vector; in an order that is the same for all variants.
 
     Two vectors become one of the same length: halves of the first are added in its first half, and so on.
+
+    Args:
+        vectors: As many as a power of two.
+        add: Adds two of them; floats unless it is given.
     """
+    add = add or lanes.builder.fadd
     count = length = vectors[0].type.count  # elements of a vector; those that still belong to one sum
     found = list(vectors)
     while length > 1:
@@ -356,7 +361,7 @@ def totals(lanes: Lanes, vectors: Sequence[Any]) -> Any:
             pairs = list(zip(found[::2], found[1::2], strict=True))
         else:
             orders, pairs, count = [low, high], [(found[0], found[0])], count // 2
-        found = [lanes.builder.fadd(*(lanes.shuffle(a, b, order) for order in orders)) for a, b in pairs]
+        found = [add(*(lanes.shuffle(a, b, order) for order in orders)) for a, b in pairs]
         length //= 2
     return found[0]
 

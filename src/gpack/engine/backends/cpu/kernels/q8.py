@@ -95,18 +95,19 @@ def _group(lanes: Lanes, source: Any, target: Any) -> None:
     is_usable = builder.and_(is_finite, builder.icmp_signed(">=", largest, ir.Constant(I32, _SMALLEST)))
     unit = builder.fmul(builder.bitcast(largest, F32), ir.Constant(F32, 1.0 / _TOP))
     inverse = builder.fdiv(ir.Constant(F32, _TOP), builder.bitcast(largest, F32))
-    rounded, product, square = _best(lanes, builder.fmul(x, _spread(lanes, inverse, wide)))
+    found, product, square = _best(lanes, builder.fmul(x, _spread(lanes, inverse, wide)))
     fitted = builder.select(is_usable, builder.fdiv(product, square), ir.Constant(F32, 0.0))
     scale = builder.fmul(unit, builder.select(is_finite, fitted, ir.Constant(F32, 1.0)))
-    codes = builder.fptosi(builder.select(is_usable, rounded, lanes.fill(wide, 0.0)), whole)
+    codes = builder.select(is_usable, found, ir.Constant(whole, None))
     lanes.store(lanes.at(target, Q8_SCALE), scale, 4)
-    halves = [lanes.shuffle(codes, codes, range(first, first + 16)) for first in (0, 16)]
-    sums = [lanes.call("llvm.vector.reduce.add.v16i32", I32, half) for half in halves]
-    for offset, total in ((Q8_SUM, builder.add(*sums)), (Q8_HALF_SUMS, sums[0]), (Q8_HALF_SUMS + 4, sums[1])):
-        lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
-    lanes.store(lanes.at(target, Q8_OFFSET), builder.mul(builder.add(*sums), ir.Constant(I32, -BYTE_OFFSET)), 4)
     below = lanes.call("llvm.smin.v32i32", whole, codes, ir.Constant(whole, None))
-    negative = lanes.call("llvm.vector.reduce.add.v32i32", I32, below)
+    halves = [[lanes.shuffle(of, of, range(first, first + 16)) for first in (0, 16)] for of in (codes, below)]
+    together = totals(lanes, [*halves[0], *[builder.add(*halves[1])] * 2], builder.add)
+    first, second, negative = (builder.extract_element(together, ir.Constant(I32, place)) for place in range(3))
+    both = builder.add(first, second)
+    for offset, total in ((Q8_SUM, both), (Q8_HALF_SUMS, first), (Q8_HALF_SUMS + 4, second)):
+        lanes.store(lanes.at(target, offset), builder.fmul(builder.sitofp(total, F32), scale), 4)
+    lanes.store(lanes.at(target, Q8_OFFSET), builder.mul(both, ir.Constant(I32, -BYTE_OFFSET)), 4)
     lanes.store(lanes.at(target, Q8_NEGATIVE), builder.neg(negative), 4)
     lanes.store(lanes.at(target, Q8_CODES), builder.trunc(codes, ir.VectorType(I8, Q8_VALUES)))
 
@@ -117,7 +118,7 @@ def _best(lanes: Lanes, x: Any) -> tuple[Any, Any, Any]:
     With codes c the scale that fits best is Σxc / Σc², and what it leaves of Σx² is the less, the larger (Σxc)² / Σc².
 
     Returns:
-        The codes as floats, Σxc and Σc².
+        The codes as int32, Σxc and Σc².
     """
     builder, rounder = lanes.builder, lanes.fill(x.type, _ROUNDER)
     tried = []
@@ -130,14 +131,19 @@ def _best(lanes: Lanes, x: Any) -> tuple[Any, Any, Any]:
     products, squares = (lanes.shuffle(sums, sums, range(first, first + n)) for first in (0, n))
     closeness = builder.fdiv(builder.fmul(products, products), squares)
     best: list[Any] = []
-    for number, codes in enumerate(tried):
+    for number, top in enumerate(_TOPS):
         at = ir.Constant(I32, number)
-        made = [codes, *(builder.extract_element(vector, at) for vector in (products, squares, closeness))]
+        made = [builder.extract_element(vector, at) for vector in (products, squares, closeness)]
+        made.append(ir.Constant(F32, top / _TOP))
         if best:
-            is_closer = builder.fcmp_ordered(">", made[3], best[3])
+            is_closer = builder.fcmp_ordered(">", made[2], best[2])
             made = [builder.select(is_closer, new, old) for new, old in zip(made, best, strict=True)]
         best = made
-    return best[0], best[1], best[2]
+    # The codes are made once more: to choose among vectors LLVM would branch, and no processor foresees these branches.
+    raised = builder.fadd(builder.fmul(x, _spread(lanes, best[3], x.type)), rounder)
+    whole = ir.VectorType(I32, Q8_VALUES)
+    codes = builder.sub(builder.bitcast(raised, whole), builder.bitcast(rounder, whole))  # the last bits are integers
+    return codes, best[0], best[1]
 
 
 def _spread(lanes: Lanes, value: Any, kind: Any) -> Any:
