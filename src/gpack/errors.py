@@ -42,7 +42,7 @@ CODES = {
     "chunks.library": "digests of chunks by BLAKE3 need the package blake3, which is not installed",
     "chunks.none": "the pack has no digests of chunks",
     "parity.library": "making parity needs the package pyeclib, which is not installed",
-    "repair.place": "something is damaged, and without digests of chunks or another copy it cannot be told where",
+    "repair.place": "something is damaged, and without digests of chunks or another copy nothing shows where",
     "repair.donor": "the other copy does not have the bytes that the pack records",
     "repair.parity": "parity does not suffice to mend the damage, or is damaged itself",
     "repair.failed": "the mended pack is not sound",

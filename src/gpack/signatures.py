@@ -294,7 +294,7 @@ def _verifier(trust: Trust) -> Callable[[], Any]:
             return config.use_elliptic_key_verifier(public_key=trust.public_key)
         return config.use_certificate_verifier(certificate_chain=[FilePath(path) for path in trust.certificate_chain])
 
-    begin()  # a key that cannot be read is told as such, and not as a wrong signature
+    begin()  # a key that cannot be read is reported as such, and not as a wrong signature
     return begin
 
 

@@ -1,4 +1,4 @@
-"""The entry of `gpack-conformance`: light, so that Ctrl-C is told as it should be from the first moment on."""
+"""The entry of `gpack-conformance`: light, so that Ctrl-C is reported properly from the first moment on."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Conversation:
                 remark("Ctrl-C once more ends the conversation")
 
     def _take(self, text: str) -> bool:
-        """Does what a line says; False where it is to end. What goes wrong is told, and the conversation goes on."""
+        """Does what a line says; False where it is to end. Errors are reported, and the conversation goes on."""
         try:
             if text.startswith("/") and not text.startswith("//"):
                 return self._command(*_split(text))

@@ -18,7 +18,7 @@ bytes, and of floats how far values are apart), tokenizer, files beside the weig
 
 Sections with equal digests are taken for equal; --bytes reads and compares every byte of both files instead, also those
 between sections. Files are read a few bytes at a time, whatever their size. Damaged files are compared as far as they
-can be opened; what could not be compared is told."""
+can be opened; what could not be compared is reported."""
 EPILOG = """\
 exit codes: 0 equal; 1 different, or something outside of the packs could not be compared; 2 wrong usage, or a file is
 no pack; 3 a file is missing or unreadable. --json prints {"ok": true, "equal": ..., "differences": [...], ...}."""

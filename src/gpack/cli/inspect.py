@@ -199,7 +199,7 @@ def _shape(dims: list[int]) -> str:
 
 
 def _short(item: dict[str, Any]) -> str:
-    """A value on one line; long ones are told by their size, and --json has them whole."""
+    """A value on one line; long ones are shown by their size, and --json has them whole."""
     value = item["value"]
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     if len(text) <= 100:

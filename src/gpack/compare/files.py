@@ -15,7 +15,7 @@ from .result import ADDED, CHANGED, REMOVED, Diff
 from .streams import compare_places
 from .tensors import BLOBS, compare_tensors
 
-# What a difference in a section means, by the part that it was told under.
+# What a difference in a section means, by the part it was reported under.
 _MEANINGS = dict.fromkeys(BLOBS, "tensor") | {
     SectionKind.METADATA_KV_BIN: "metadata",
     SectionKind.TENSOR_INDEX_BIN: "tensor",
@@ -111,7 +111,7 @@ def _union(mine: Mapping[Key, Any], theirs: Mapping[Key, Any]) -> Iterable[Key]:
 
 
 def _compare_sections(found: Diff, left: Opened, right: Opened, equal: set[Key], *, compare_bytes: bool) -> None:
-    """The bytes of sections: of those with another digest whose difference has no meaning that was told; or of all."""
+    """The bytes of sections: of those with another digest whose difference has no reported meaning; or of all."""
     mine, theirs = left.entries, right.entries
     parts = {entry.part for entry in found.differences}
     for key in (key for key in mine if key in theirs):

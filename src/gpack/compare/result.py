@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
-# The parts of a pack, in the order in which they are told.
+# The parts of a pack, in the order in which they are reported.
 PARTS = ("header", "directory", "footer", "metadata", "tensor", "tokenizer", "asset", "manifest", "section", "bytes")
 
 

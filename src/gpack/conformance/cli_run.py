@@ -136,7 +136,7 @@ def _is_local_path(part: str) -> bool:
 
 
 def _check_writable(path: str | None) -> None:
-    """A report that cannot be written is told before the run, not after it."""
+    """A report that cannot be written is reported before the run, not after it."""
     if path is not None and path != "-" and not Path(path).parent.is_dir():
         raise errors.PathError("the folder does not exist", code="io.not_found", path=path)
 

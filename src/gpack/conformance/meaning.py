@@ -147,7 +147,7 @@ def _metadata(pack: Pack) -> list[dict[str, Any]]:
 
 
 def _python_to_json(element_type: int, value: Any) -> Any:
-    """A decoded value as a recipe has it; of nested arrays the innermost type is told by the values."""
+    """A decoded value as a recipe has it; of nested arrays the innermost type follows from the values."""
     if isinstance(value, list):
         return [_python_to_json(element_type, item) for item in value]
     kind = KIND_NAMES.get(element_type, "?")

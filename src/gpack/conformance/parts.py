@@ -41,7 +41,7 @@ class Section:
 
     Attributes:
         bound: Fields of the entry that are changed before the manifest repeats it.
-        late: Fields of the entry that are changed behind the manifest's back.
+        late: Fields of the entry that are changed without the manifest's knowledge.
         zeros: Further bytes after `data`, which no memory holds.
         digest: Digest of data and zeros, where it is not to be worked out here.
         gap: Further bytes in front, beyond the alignment.

@@ -355,7 +355,7 @@ def status_text(status: int) -> str:
 def _start(
     command: Sequence[str], folder: Path, limits: Limits, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts the command behind a shell that sets the limits which only the process itself can set."""
+    """Starts the command through a shell that sets the limits which only the process itself can set."""
     blocks = _LARGEST_FILE_FACTOR * limits.disk // _BLOCK
     script = f'ulimit -c 0; ulimit -f {blocks}; exec "$@"'
     try:

@@ -1,4 +1,4 @@
-"""The messages between the runner and a reader or writer: made, read with suspicion, and told what is wrong with them.
+"""The messages between the runner and a reader or writer: made, read with suspicion, with what is wrong with them.
 
 Their published form is spec/conformance/*.schema.json; spec/conformance.md tells it in words.
 """

@@ -167,7 +167,7 @@ class AtomicFile(HoldsFile):
         self._discard()
 
     def _discard(self) -> None:
-        # What is to be told is why the file goes, or that it is in place: what fails here is only logged.
+        # What is to be reported is why the file goes, or that it is in place: what fails here is only logged.
         if not self._renamed.in_place:
             try:
                 self.path.unlink(missing_ok=True)
@@ -224,8 +224,8 @@ def _missing(destination: Path, size: int) -> str:
         free = free_space(destination)
     except OSError:
         free = size
-    told = f", and {free} are free: {size - free} are missing" if free < size else ""
-    return f"{size} more bytes were to be written{told}"
+    shortage = f", and {free} are free: {size - free} are missing" if free < size else ""
+    return f"{size} more bytes were to be written{shortage}"
 
 
 def write_error(error: OSError, destination: str | os.PathLike[str], size: int) -> errors.PathError:

@@ -1,4 +1,4 @@
-"""What a file is that is given for a model and is none: told by its first bytes and by its name."""
+"""What a file is that is given for a model and is none: found from its first bytes and its name."""
 
 from __future__ import annotations
 

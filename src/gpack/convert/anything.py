@@ -1,4 +1,4 @@
-"""Any model into a pack: what the source is, is told by what it holds."""
+"""Any model into a pack: what the source is shows in what it holds."""
 
 from __future__ import annotations
 

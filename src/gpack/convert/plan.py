@@ -165,7 +165,7 @@ class Plan:
     def _add_reasons(self) -> None:
         """Tells in the manifest why the model cannot be run, beside what the source tells.
 
-        Of a model that lies in memory nothing is told: it was imported from nowhere, and another writer that is given
+        Of a model in memory nothing is reported: it was imported from nowhere, and another writer that is given
         the same has to reach the same bytes.
         """
         if not self.reasons or not self.source.files:

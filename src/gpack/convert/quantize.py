@@ -143,7 +143,7 @@ class QuantizedSource:
         """Rows in another type; several threads, each with rows of its own, so that the result is always the same.
 
         Args:
-            encode: Turns rows, the number of whose first it is told.
+            encode: Turns rows; it is given the number of the first.
             first: Number of the first row.
         """
         share = -(-len(stored) // self._workers.count)

@@ -69,7 +69,7 @@ class StopStrings:
         self.held = ""
 
     def push(self, text: str) -> str:
-        """Adds text; returns what is certain now. Behind a stop string there is nothing any more."""
+        """Adds text; returns what is certain now. Nothing follows a stop string."""
         if self.found is not None or not text:
             return ""
         if not self._strings:

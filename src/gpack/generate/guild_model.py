@@ -87,7 +87,7 @@ class GuildModel(LoadedModel):
             stop: Strings that end the text; they are no part of it.
             logprobs: Also tell the log-probabilities of each token and so many of the best.
             stream: An iterator of pieces, as they come; the last one holds all of it.
-            options: `ignore_end`: go on behind the model's own end; `parse_special`: control tokens in a text count;
+            options: `ignore_end`: go on after the model's own end; `parse_special`: control tokens in a text count;
                 `template_options`: for the chat template; `draft`: how many tokens are guessed, which changes no text;
                 all others are those of `session`.
 

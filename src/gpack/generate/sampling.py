@@ -1,7 +1,7 @@
 """From logits to the next token: penalties, filters, temperature, a draw; and log-probabilities.
 
 The order is that of llama.cpp's default chain: repetition penalties, top-k, top-p, min-p, temperature, draw. Each
-filter looks at the softmax of what the one before it kept. Temperature 0 takes the largest logit behind the penalties;
+filter looks at the softmax of what the one before it kept. Temperature 0 takes the largest logit after the penalties;
 of equal logits the token with the smaller id goes first, everywhere. Nothing sorts a whole vocabulary unless top-p
 alone looks at a very flat distribution.
 
@@ -311,7 +311,7 @@ def _place(weights: Weights, share: float, side: Literal["left", "right"]) -> in
         runs = np.append(runs, weights[whole:].sum(dtype=np.float64))
     sums = np.cumsum(runs)
     point = share * float(sums[-1])
-    # Rounding may put the point behind the very end: there the last one that has weight is meant.
+    # Rounding may put the point beyond the very end: there the last one that has weight is meant.
     run = min(int(np.searchsorted(sums, point, side)), int(np.flatnonzero(runs)[-1]))
     inside = weights[run * size : (run + 1) * size]
     sums = np.cumsum(inside, dtype=np.float64) + (float(sums[run - 1]) if run else 0.0)

@@ -303,13 +303,13 @@ class _Run:
             return None
         self.sampler.accept(token_id)
         self.ids.append(token_id)
-        told = None
+        found = None
         if self.request.logprobs is not None:
-            told = logprobs(logits, token_id, self.request.logprobs)
-            self.found.append(told)
+            found = logprobs(logits, token_id, self.request.logprobs)
+            self.found.append(found)
         # A model may have more rows than its vocabulary has tokens: they stand for nothing.
         text = self.stream.push(token_id) if token_id < len(self.owner.tokenizer) else ""
-        return Piece(self.stops.push(text), token_id, told)
+        return Piece(self.stops.push(text), token_id, found)
 
     def result(self) -> Generation:
         return Generation(

@@ -89,7 +89,7 @@ class FileExpertSource:
             if io == "mmap":
                 self._map_files()
             if self.io == "direct" and not all(file.direct for file in self._files):
-                self.io = "read"  # the file has told why
+                self.io = "read"  # the file has logged the reason
         except BaseException:
             self.close()
             raise
@@ -266,7 +266,7 @@ class FileExpertSource:
             buffer = self._allocate(end - begin, aligned=file.direct)
             file.read_into(buffer, begin)
             if self.io == "direct" and not file.direct:
-                self.io = "read"  # refused only now; the file has told why
+                self.io = "read"  # refused only now; the file has logged the reason
             taken += end - begin
             at = start - begin
             for matrix in run.matrices:

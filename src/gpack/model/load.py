@@ -301,11 +301,11 @@ class LoadedModel:
     def obstacles(self) -> list[str]:
         """Why the pack says that its model cannot be run, one sentence each; empty where it says no such thing."""
         extensions = {} if self.pack is None else self.pack.manifest.get("extensions", {})
-        told = extensions.get(IMPORT_EXTENSION)
-        if not isinstance(told, dict) or told.get("runnable") is not False:
+        imported = extensions.get(IMPORT_EXTENSION)
+        if not isinstance(imported, dict) or imported.get("runnable") is not False:
             return []
-        reasons = told.get("reasons")
-        return [str(reason) for reason in reasons] if isinstance(reasons, list) and reasons else ["it tells no reason"]
+        reasons = imported.get("reasons")
+        return [str(reason) for reason in reasons] if isinstance(reasons, list) and reasons else ["it gives no reason"]
 
     def check_runnable(self) -> None:
         """Refuses a model that cannot be run, or was closed.

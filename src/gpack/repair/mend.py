@@ -78,7 +78,7 @@ def repair(
     Raises:
         UsageError: Neither, or both, of output and in_place; or the output is an input.
         PathError: A file cannot be read or written.
-        FormatError: `repair.place`: it cannot be told where the damage is; `repair.parity`, `repair.donor`: nobody
+        FormatError: `repair.place`: nothing shows where the damage is; `repair.parity`, `repair.donor`: nobody
             has the right bytes; `repair.failed`: the result is not sound. Nothing is changed.
         UnsupportedError: A package is not installed.
     """

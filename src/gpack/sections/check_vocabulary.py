@@ -116,7 +116,7 @@ def _merges(held: TokenizerTable) -> StringTable:
     size = len(held)
     inside = np.asarray(((held.triples >= 0) & (held.triples < size)).all(axis=1), np.bool_)
     ids = np.where(inside[:, None], held.triples, 0).astype(np.int64)[:, :2]
-    # Three runs to a merge: the left token, a space that stands behind the blob, the right token.
+    # Three runs to a merge: the left token, a space that stands after the blob, the right token.
     starts = held.offsets.astype(np.int64)
     lengths = np.diff(starts) if size else np.zeros(1, np.int64)
     places = np.stack([starts[ids[:, 0]], np.full(len(ids), len(held.vocab_blob)), starts[ids[:, 1]]], axis=1)

@@ -2,7 +2,7 @@
 
 Of an architecture that is known the result has the names, shapes, values and metadata of the model's GGUF; any other
 is taken as it is, under its own names. A model that is whole is never refused: what cannot be translated costs only
-that, and its reason is told. Configuration is read as data; code that lies in the folder is never run.
+that, and its reason is reported. Configuration is read as data; code that lies in the folder is never run.
 """
 
 from __future__ import annotations

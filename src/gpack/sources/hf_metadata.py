@@ -173,7 +173,7 @@ def _add_yarn(metadata: MetadataBuilder, prefix: str, config: HfConfig) -> None:
 def _unscaled(config: HfConfig, keys: Iterable[str]) -> list[str]:
     """Parameters of the rotary embedding that change its values and have no translation."""
     said = [key for key in (*keys, "llama_4_scaling_beta") if config.rope.get(key) is not None]
-    if "truncate" in said and config.rope["truncate"] is True:  # what it does without being told
+    if "truncate" in said and config.rope["truncate"] is True:  # its default
         said.remove("truncate")
     return [f"rope_parameters.{key} is {shorten(config.rope[key])}, which has no translation" for key in said]
 

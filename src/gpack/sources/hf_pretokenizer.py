@@ -1,4 +1,4 @@
-"""Which of GGUF's split rules (`tokenizer.ggml.pre`) a `tokenizer.json` has, told by the rule itself.
+"""Which of GGUF's split rules (`tokenizer.ggml.pre`) a `tokenizer.json` has, found from the rule itself.
 
 The regular expressions are compared as text with those that are known. The GGUF converter hashes what the tokenizer
 makes of a text, which needs the tokenizer to be run and to be known.

@@ -1,6 +1,6 @@
 """8-bit floats with scales beside them: the product is the weight, as `transformers` computes it.
 
-A scale belongs to a block of a matrix, to a row, or to the whole; which, is told by how many there are.
+A scale belongs to a block of a matrix, to a row, or to the whole; which of these, shows in how many there are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings of `config.json` that a known architecture cannot have: impossible ones are errors, others are told.
+"""Settings of `config.json` that a known architecture cannot have: impossible ones are errors, others are reported.
 
 What llama.cpp's code of an architecture does is fixed, and GGUF has no key for another way. A model that asks for one
 is packed, but a run of it would give other values than its makers' code, so it says that it cannot be run.

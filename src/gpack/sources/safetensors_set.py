@@ -161,7 +161,7 @@ class SafetensorsSet:
         return names, {key: value for key, value in mapped.items() if key != METADATA}
 
     def _open_shards(self, names: Iterable[str]) -> list[tuple[str, SourceFile]]:
-        """Opens all shards; those that are missing are told together."""
+        """Opens all shards; those that are missing are reported together."""
         opened, missing = [], []
         for name in names:
             try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def guarded(program: str, run: Callable[[], int], *, as_json: bool) -> int:
-    """What `run` returns; whatever it raises is told as every program of this package tells it.
+    """What `run` returns; whatever it raises is reported as every program of this package reports it.
 
     Args:
         program: Its name, for messages.

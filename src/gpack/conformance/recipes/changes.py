@@ -12,7 +12,7 @@ PRIVATE = 0x80000001
 
 
 def header(name: str, value: int, **others: int) -> Callable[[Parts], None]:
-    """Sets header fields behind the manifest's back."""
+    """Sets header fields without the manifest's knowledge."""
 
     def change(pack: Parts) -> None:
         pack.header |= {name: value, **others}

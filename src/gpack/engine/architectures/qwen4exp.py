@@ -161,7 +161,7 @@ def attention(g: Graph, layer: Layer, h: Qwen4Exp, n: Value) -> Value:
 
 
 def with_ngrams(g: Graph, layer: Layer, h: Qwen4Exp, ngrams: Ngrams, x: Value) -> Value:
-    """The streams, to each of which the n-grams' value is added behind a gate, and a convolution of that."""
+    """The streams, to each of which the n-grams' value is added through a gate, and a convolution of that."""
     w, count = layer.model.w, h.streams.count
 
     def norm(name: str, y: Value) -> Value:

@@ -55,8 +55,8 @@ class Operation:
         return {name: value for name, value in given.items() if not isinstance(value, values)}
 
     def __str__(self) -> str:
-        told = [f"{item.name}={getattr(self, item.name)}" for item in fields(self) if item.name != "output"]
-        return f"{self.output} = {self.kind}({', '.join(told)})"
+        attributes = [f"{item.name}={getattr(self, item.name)}" for item in fields(self) if item.name != "output"]
+        return f"{self.output} = {self.kind}({', '.join(attributes)})"
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class TextState:
         return replace(self, tables=tables), after
 
     def advanced(self, count: int, after: Block | None, hidden: Floats | None = None) -> TextState:
-        """The state `count` positions later, which were written; blocks that fell out of a window are left behind.
+        """The state `count` positions later, which were written; blocks that have fallen out of a window are left out.
 
         Args:
             hidden: [count, n_embd], which the draft layer goes on from.

@@ -239,7 +239,7 @@ def _blocks(matrix: Matrix | Experts) -> int:
 
 
 def _tail_at(work: Workspace, matrix: Matrix | Experts) -> tuple[int, int]:
-    """Where in a thread's memory the copy of a last tile lies, and what is behind it."""
+    """Where in a thread's memory the copy of a last tile lies, and where that copy ends."""
     return FREE_AT, FREE_AT + (work.lanes * matrix.row_bytes + 63) // 64 * 64
 
 
@@ -264,8 +264,8 @@ def _common(
     x_at, x_step = (x.rounded_address, x.rounded_step) if plan.is_rounded else (x.address, 4 * x.width)
     n_tiles = -(-matrix.n_out // work.lanes)
     tiles = max(1, min(_MOST_TILES, _PANELS // plan.panel, n_tiles // (4 * work.threads)))
-    tail_at, behind = _tail_at(work, matrix)
-    panels_at = behind + (order + 63) // 64 * 64
+    tail_at, tail_end = _tail_at(work, matrix)
+    panels_at = tail_end + (order + 63) // 64 * 64
     memory, each = work.memory(panels_at + tiles * plan.panel)
 
     def words(weights: int, bias: int, add: bool) -> tuple[int, ...]:

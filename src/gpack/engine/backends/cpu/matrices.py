@@ -102,12 +102,12 @@ class Experts:
         return cls(addresses, kind, n_out, n_in, row_bytes, tensor.name, plain)
 
 
-def stored_rows(address: int, matrix: Matrix | Experts, first: int, behind: int) -> npt.NDArray[np.uint8]:
+def stored_rows(address: int, matrix: Matrix | Experts, first: int, stop: int) -> npt.NDArray[np.uint8]:
     """Some rows as they are stored, uint8 [rows, row bytes]; nothing is copied."""
-    size = (behind - first) * matrix.row_bytes
+    size = (stop - first) * matrix.row_bytes
     memory = (ctypes.c_uint8 * size).from_address(address + first * matrix.row_bytes)
     rows: npt.NDArray[np.uint8] = np.ctypeslib.as_array(memory)
-    return rows.reshape(behind - first, matrix.row_bytes)
+    return rows.reshape(stop - first, matrix.row_bytes)
 
 
 def _shape(tensor: Tensor, wanted: str) -> FormatError:

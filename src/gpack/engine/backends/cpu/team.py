@@ -22,7 +22,7 @@ MOST_THREADS = 1024
 class Program:
     """Steps in order: each a kernel with its arguments, or something that the host does between kernels.
 
-    Arguments are addresses and numbers; the arrays behind the addresses are kept alive with `keep`.
+    Arguments are addresses and numbers; the arrays at these addresses are kept alive with `keep`.
     """
 
     def __init__(self, kernels: Kernels) -> None:
@@ -106,7 +106,8 @@ class Team:
     """Threads for running programs, one program at a time. Use it as a context manager, or call `close`.
 
     The threads are not the caller's: while a program runs the caller waits, and can be interrupted. The first thread
-    leads the others, so that an interrupt, which may come after any statement, finds a run told to all or to nobody.
+    leads the others, so that an interrupt, which may come after any statement, finds a run begun
+    by all or by none.
 
     Of more threads than cores only as many take part in a run as there are cores at that time: threads wait for one
     another after every step, and each step would last until the last of them had had its turn on a core.
@@ -116,7 +117,7 @@ class Team:
     """
 
     def __init__(self, kernels: Kernels, threads: int | None = None) -> None:
-        """Starts the threads: as many as the process may use cores, by its affinity and CPU quota, unless told.
+        """Starts the threads: as many as the process may use cores, by its affinity and CPU quota, by default.
 
         Raises:
             UsageError: Not from 1 to 1024; or the system does not allow so many.
@@ -202,7 +203,7 @@ class Team:
             raise
 
     def _settle(self) -> None:
-        """Waits until the leader is through with all that it was told; an impatient second Ctrl-C changes nothing."""
+        """Waits until the leader has finished all that it was given; an impatient second Ctrl-C changes nothing."""
         while True:
             try:
                 reached = threading.Event()

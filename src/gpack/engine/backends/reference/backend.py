@@ -52,7 +52,7 @@ class ReferenceBackend:
     cache_types: tuple[str, ...] = CACHE_TYPES
 
     def __init__(self, *, compute: Compute = "f32", batch: int = _MOST_ROWS, round_caches: bool = False) -> None:
-        """A backend, exact unless it is told to round as the CPU does.
+        """A backend, exact unless it is asked to round as the CPU does.
 
         Args:
             compute: `int8`: activations are rounded to 8 bits where the CPU's kernels do it, before products with

@@ -333,7 +333,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
         elif in_place != number:
             in_place = -1
         while number < stop:
-            first_seen, behind = number * part_positions, (number + 1) * part_positions
+            first_seen, part_end = number * part_positions, (number + 1) * part_positions
             over_part(
                 args,
                 segment[args[TABLE]],
@@ -344,8 +344,8 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
                 position,
                 n_rows,
                 max(oldest, first_seen),
-                min(end, behind),
-                following if number + 1 == stop else stored_at(args, segment, behind, kv),
+                min(end, part_end),
+                following if number + 1 == stop else stored_at(args, segment, part_end, kv),
             )
             if only >= 0:
                 for row in range(n_rows):
@@ -357,7 +357,7 @@ def build(variant: Variant, kind: str) -> Callable[..., None]:
             elif number != in_place:
                 for at in range(max(position, first_seen), end):
                     first = oldest_of(args, at)
-                    if first < behind:
+                    if first < part_end:
                         for row in range((at - position) * group, (at - position + 1) * group):
                             fold(
                                 number == first // part_positions,

@@ -122,8 +122,8 @@ class _Columns:
         lanes.loop(self.count, [], column)
 
 
-def _tiles(body: _Body, together: int, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: see layout.py. `first` to `behind`: the tiles, all of which have all their rows.
+def _tiles(body: _Body, together: int, lanes: Lanes, args: Sequence[Any], first: Any, stop: Any) -> None:
+    """Arguments: see layout.py. `first` to `stop`: the tiles, all of which have all their rows.
 
     Args:
         together: Tiles that one column meets at once.
@@ -133,7 +133,7 @@ def _tiles(body: _Body, together: int, lanes: Lanes, args: Sequence[Any], first:
 
     def tiles(columns: _Columns, begin: Any, count: int) -> Any:
         """Goes through tiles, so many at once, while there are so many; gives the first that is left."""
-        turns = builder.sdiv(builder.sub(behind, begin), lanes.number(count))
+        turns = builder.sdiv(builder.sub(stop, begin), lanes.number(count))
 
         def some(number: Any, _carried: Sequence[Any]) -> list[Any]:
             here = builder.add(begin, builder.mul(number, lanes.number(count)))

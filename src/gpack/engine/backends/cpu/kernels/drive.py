@@ -87,7 +87,7 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
 
     @inline
     def copy_tail(args: Any, weights: Any, memory: Any, tile: Any) -> Any:
-        """The rows of the last tile, which has too few, with rows of zeros behind them."""
+        """The rows of the last tile, which has too few, with rows of zeros after them."""
         source = bytes_(weights + tile * lanes * args[P_ROW_BYTES])
         target = bytes_(memory + args[P_TAIL_AT])
         have = (args[P_N_OUT] - tile * lanes) * args[P_ROW_BYTES]
@@ -126,27 +126,27 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
         tile[SCRATCH] = memory + SCRATCH_AT
 
     @inline
-    def on_tiles(kernel: Any, args: Any, weights: Any, first: Any, behind: Any, memory: Any) -> None:
+    def on_tiles(kernel: Any, args: Any, weights: Any, first: Any, stop: Any, memory: Any) -> None:
         """Calls a kernel that reads weights for some tiles, the last of which may have too few rows."""
         tile = longs(memory + TILE_ARGUMENTS_AT)
         tile[WEIGHTS], tile[PANEL] = weights, memory + args[P_PANELS_AT]
-        whole = min(behind, args[P_N_OUT] // lanes)
+        whole = min(stop, args[P_N_OUT] // lanes)
         if whole > first:
             call_kernel(kernel, memory + TILE_ARGUMENTS_AT, first, whole)
-        if behind > whole:
+        if stop > whole:
             tile[WEIGHTS] = copy_tail(args, weights, memory, whole) - whole * lanes * args[P_ROW_BYTES]
             tile[PANEL] += (whole - first) * args[P_PANEL_BYTES]
-            call_kernel(kernel, memory + TILE_ARGUMENTS_AT, whole, behind)
+            call_kernel(kernel, memory + TILE_ARGUMENTS_AT, whole, stop)
 
     @inline
-    def multiply(args: Any, weights: Any, first: Any, behind: Any, memory: Any) -> None:
+    def multiply(args: Any, weights: Any, first: Any, stop: Any, memory: Any) -> None:
         """The products of some tiles and the columns that were prepared."""
         tile = longs(memory + TILE_ARGUMENTS_AT)
         if tile[COUNT] <= args[P_FEW]:
-            on_tiles(args[P_DOT], args, weights, first, behind, memory)
+            on_tiles(args[P_DOT], args, weights, first, stop, memory)
             return
-        while first < behind:
-            end = min(first + args[P_TILES], behind)
+        while first < stop:
+            end = min(first + args[P_TILES], stop)
             on_tiles(args[P_UNPACK], args, weights, first, end, memory)
             tile[PANEL] = memory + args[P_PANELS_AT]
             call_kernel(args[P_MULTIPLY], memory + TILE_ARGUMENTS_AT, first, end)
@@ -163,13 +163,13 @@ def _products(variant: Variant) -> tuple[Callable[..., None], Callable[..., None
         while True:
             piece = atomic_add(args[P_COUNTER], 1)
             if count <= args[P_FEW]:
-                first, behind = share(n_tiles, piece, nth, MOST_TILES)
+                first, stop = share(n_tiles, piece, nth, MOST_TILES)
             else:
                 first = piece * args[P_TILES]
-                behind = min(first + args[P_TILES], n_tiles)
+                stop = min(first + args[P_TILES], n_tiles)
             if first >= n_tiles:
                 break
-            multiply(args, args[P_WEIGHTS], first, behind, memory)
+            multiply(args, args[P_WEIGHTS], first, stop, memory)
 
     @inline
     def sort_pairs(args: Any, n_pairs: Any, memory: Any) -> Any:

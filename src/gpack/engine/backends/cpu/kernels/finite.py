@@ -29,18 +29,18 @@ def find_not_finite(args: Any, ith: int, nth: int) -> None:
         if turn >= n_chunks * args[PIECES]:
             break
         first = turn % n_chunks * size
-        behind = min(first + size, units)
+        stop = min(first + size, units)
         start = table[turn // n_chunks]
         found = 0
         if stride == 8:
             words = longs(start)
-            for unit in range(first, behind):
+            for unit in range(first, stop):
                 found |= (words[unit] & mask) + add
-            if behind == units:
+            if stop == units:
                 found |= (longs(start + length - 8)[0] & mask) + add
         else:
             at = start + args[OFFSET]
-            for unit in range(first, behind):
+            for unit in range(first, stop):
                 found |= (longs(at + unit * stride)[0] & mask) + add
         if found & test != 0:
             atomic_store(args[FOUND], 1)

@@ -122,7 +122,7 @@ class Lanes:
         """
         builder = self.builder
         before = builder.block
-        head, inside, behind = (builder.append_basic_block(name) for name in ("head", "body", "end"))
+        head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "end"))
         builder.branch(head)
         builder.position_at_end(head)
         index = builder.phi(I64)
@@ -130,14 +130,14 @@ class Lanes:
         values = [builder.phi(item.type) for item in carried]
         for value, item in zip(values, carried, strict=True):
             value.add_incoming(item, before)
-        builder.cbranch(builder.icmp_signed("<", index, count), inside, behind)
+        builder.cbranch(builder.icmp_signed("<", index, count), inside, after)
         builder.position_at_end(inside)
         made = body(index, values)
         index.add_incoming(builder.add(index, self.number(1)), builder.block)
         for value, item in zip(values, made, strict=True):
             value.add_incoming(item, builder.block)
         builder.branch(head)
-        builder.position_at_end(behind)
+        builder.position_at_end(after)
         return values
 
     # Arithmetic

@@ -65,8 +65,8 @@ def _floats_body(lanes: Lanes, panel: Any, length: Any, rows: Sequence[Any]) -> 
     return lanes.loop(length, [lanes.fill(lanes.floats, 0.0)] * len(rows), step)
 
 
-def _multiply(tokens: int, body: _Body, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: see layout.py. `first` to `behind`: the tiles; PANEL is that of the first."""
+def _multiply(tokens: int, body: _Body, lanes: Lanes, args: Sequence[Any], first: Any, stop: Any) -> None:
+    """Arguments: see layout.py. `first` to `stop`: the tiles; PANEL is that of the first."""
     builder = lanes.builder
     count, vector = args[COUNT], 4 * lanes.count
     last = builder.sub(count, lanes.number(1))
@@ -74,7 +74,7 @@ def _multiply(tokens: int, body: _Body, lanes: Lanes, args: Sequence[Any], first
 
     def some_tokens(block: Any, _carried: Sequence[Any]) -> list[Any]:
         start = builder.mul(block, lanes.number(tokens))
-        # Behind the last token it is worked out again, and not stored.
+        # Beyond the last token the last is computed again, and not stored.
         places = [builder.add(start, lanes.number(token)) for token in range(tokens)]
         able = [builder.select(builder.icmp_signed("<", place, last), place, last) for place in places]
         addresses = [column_address(lanes, args, place) for place in able]
@@ -96,7 +96,7 @@ def _multiply(tokens: int, body: _Body, lanes: Lanes, args: Sequence[Any], first
             lanes.loop(here, [], one_token)
             return []
 
-        lanes.loop(builder.sub(behind, first), [], tile)
+        lanes.loop(builder.sub(stop, first), [], tile)
         return []
 
     lanes.loop(blocks, [], some_tokens)

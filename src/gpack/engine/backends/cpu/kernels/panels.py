@@ -27,8 +27,8 @@ def group_bytes(lanes: Lanes, group: int) -> int:
     return 4 * lanes.count * (2 + group // 4)
 
 
-def _pack(form: Format, write: _Write, width: int, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
-    """Arguments: see layout.py. `first` to `behind`: the tiles; their panels follow each other.
+def _pack(form: Format, write: _Write, width: int, lanes: Lanes, args: Sequence[Any], first: Any, stop: Any) -> None:
+    """Arguments: see layout.py. `first` to `stop`: the tiles; their panels follow each other.
 
     Args:
         width: Bytes that a block takes in a panel.
@@ -53,7 +53,7 @@ def _pack(form: Format, write: _Write, width: int, lanes: Lanes, args: Sequence[
         lanes.loop(n_blocks, [], block)
         return []
 
-    lanes.loop(builder.sub(behind, first), [], tile)
+    lanes.loop(builder.sub(stop, first), [], tile)
 
 
 def _write_codes(form: Format, lanes: Lanes, group: Group, block: Any) -> None:
@@ -80,7 +80,7 @@ def _write_floats(form: Format, lanes: Lanes, group: Group, block: Any) -> None:
         lanes.store(lanes.at(block, 4 * lanes.count * (group.place * form.group + place)), weight)
 
 
-def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behind: Any) -> None:
+def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, stop: Any) -> None:
     """As `_pack`, where BLOCKS counts the weights of a row, of any number."""
     builder = lanes.builder
     weights, row_bytes, n_in, panels = args[WEIGHTS], args[ROW_BYTES], args[BLOCKS], args[PANEL]
@@ -111,7 +111,7 @@ def _pack_plain(form: Plain, lanes: Lanes, args: Sequence[Any], first: Any, behi
         lanes.loop(builder.srem(n_in, lanes.number(form.elements)), [], single)
         return []
 
-    lanes.loop(builder.sub(behind, first), [], tile)
+    lanes.loop(builder.sub(stop, first), [], tile)
 
 
 def _codes(form: Format) -> Callable[[Variant], Written]:

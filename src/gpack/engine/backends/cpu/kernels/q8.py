@@ -70,7 +70,7 @@ def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
     state, values, groups, q8 = args
     count = builder.mul(lanes.load(state, groups.type, 8), groups)
     first = builder.sdiv(builder.mul(count, ith), nth)
-    behind = builder.sdiv(builder.mul(count, builder.add(ith, lanes.number(1))), nth)
+    stop = builder.sdiv(builder.mul(count, builder.add(ith, lanes.number(1))), nth)
 
     def group(number: Any, _carried: Sequence[Any]) -> list[Any]:
         number = builder.add(number, first)
@@ -78,7 +78,7 @@ def _quantize(lanes: Lanes, args: Sequence[Any], ith: Any, nth: Any) -> None:
         _group(lanes, source, builder.add(q8, builder.mul(number, lanes.number(Q8_BYTES))))
         return []
 
-    lanes.loop(builder.sub(behind, first), [], group)
+    lanes.loop(builder.sub(stop, first), [], group)
 
 
 def _group(lanes: Lanes, source: Any, target: Any) -> None:
