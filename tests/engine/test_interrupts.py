@@ -13,8 +13,8 @@ import pytest
 from tiny_models import text, tiny
 
 from gpack.engine.backends.cpu.layout import STEP_PARTS
-from gpack.engine.backends.cpu.lowering import Shared
 from gpack.engine.backends.cpu.rope_table import RopeTable
+from gpack.engine.backends.cpu.shared import Shared
 from gpack.engine.backends.cpu.step import Segment, StepBlock
 from gpack.engine.engine import Chunk, Engine
 from gpack.engine.graph import Vector

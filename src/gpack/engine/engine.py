@@ -10,11 +10,9 @@ its tokens are cut into chunks, or on the number of threads.
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,97 +22,19 @@ from ..machine import half_of_free_memory
 from ..model.load import LoadedModel
 from .backends import Compute, make_backend
 from .backends.base import Segment, Step
+from .chunks import Chunk, Outcome, StepResult, check_tokens
 from .draft_layer import DraftLayer
 from .finite import is_finite
-from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_OPEN, MOST_TOKENS, count_option
+from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_TOKENS, count_option
+from .plans import Plan, planned
 from .prepared import prepare
 from .replay import Replay
-from .state.pool import Block, Pool
+from .state.pool import Pool
 from .state.sequence import OpenChunk
 from .state.sequence import Sequence as Text
 from .state.states import Layouts, TextState, group_states
 
-Wanted = Literal["last", "all", "none"]
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Tokens that a step appends to a text.
-
-    Attributes:
-        sequence: The text.
-        tokens: One or more.
-        logits: Of which tokens logits are wanted.
-        position: Of the first token; it must be the text's own. None: whatever that is.
-        open: Nothing is committed yet; `Engine.accept` says how many of the tokens are. At most 64.
-    """
-
-    sequence: Text
-    tokens: Sequence[int]
-    logits: Wanted = "last"
-    position: int | None = None
-    open: bool = False
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step gave for one chunk.
-
-    Attributes:
-        logits: [wanted tokens, n_vocab]; a part of the step's.
-        hidden: [tokens, n_embd], the hidden states after the last norm; None unless the step was asked for them.
-        error: Why the text failed, which is then as it was before; None where its tokens are committed, or open.
-        opened: The chunk, where it is open.
-    """
-
-    logits: npt.NDArray[Any]
-    hidden: npt.NDArray[Any] | None
-    error: GpackError | None
-    opened: OpenChunk | None = None
-
-
-@dataclass(frozen=True)
-class StepResult(Sequence[Outcome]):
-    """The outcomes of a step, in the order of its chunks.
-
-    Attributes:
-        logits: [wanted tokens of all chunks, n_vocab]. Rows of texts that failed mean nothing.
-    """
-
-    logits: npt.NDArray[Any]
-    outcomes: tuple[Outcome, ...]
-
-    def __len__(self) -> int:
-        return len(self.outcomes)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self.outcomes[number]
-
-    def __iter__(self) -> Iterator[Outcome]:
-        return iter(self.outcomes)
-
-    def raise_error(self) -> None:
-        """Raises the first error of a text, where there is one."""
-        for outcome in self.outcomes:
-            if outcome.error is not None:
-                raise outcome.error
-
-
-@dataclass
-class _Plan:
-    """A chunk on its way through a step."""
-
-    chunk: Chunk
-    tokens: list[int]
-    state: TextState | None = None  # with room for the tokens
-    after: Block | None = None
-    kept: Block | None = None
-    opened: OpenChunk | None = None
-    hidden: npt.NDArray[Any] | None = None  # of all tokens, where a draft layer goes on from it
-    error: GpackError | None = None
-    n_logits: int = 0
-    first_row: int = 0
-    first_logits: int = 0
+__all__ = ["Chunk", "Engine", "Outcome", "StepResult"]
 
 
 class Engine:
@@ -271,7 +191,8 @@ class Engine:
             KeyboardInterrupt: The caller was interrupted; all texts are at their last commit.
         """
         with self._stepping:
-            plans = self._check(chunks)
+            self._open()
+            plans = planned(chunks, self, self.n_vocab, self.batch)
             self._make_room(plans)
             return self._run(plans, hidden, copy)
 
@@ -312,44 +233,7 @@ class Engine:
                 check_tokens([token], self.n_vocab)
             return self._drafts.draft(self.pool, wanted)
 
-    def _check(self, chunks: Sequence[Chunk]) -> list[_Plan]:
-        self._open()
-        plans, rows, wanted, seen = [], 0, 0, set()
-        for chunk in chunks:
-            text = chunk.sequence
-            if text.owner is not self or text.is_closed:
-                what = "is closed" if text.is_closed else "belongs to another engine"
-                raise UsageError(f"the text {what}", code="engine.sequence", field="sequence")
-            if id(text) in seen:
-                raise UsageError("a text has two chunks in one step", code="engine.sequence", field="sequence")
-            seen.add(id(text))
-            if chunk.position is not None and chunk.position != text.position:
-                raise UsageError(
-                    f"the chunk begins at position {chunk.position}, the text has {text.position} tokens",
-                    code="engine.position",
-                    field="position",
-                )
-            tokens = check_tokens(chunk.tokens, self.n_vocab)
-            if chunk.open and len(tokens) > MOST_OPEN:
-                what = f"a chunk that stays open has at most {MOST_OPEN} tokens, not {len(tokens)}"
-                raise UsageError(what, code="engine.batch", field="open")
-            check_room(text.position, len(tokens), text.n_ctx)
-            if chunk.logits not in ("last", "all", "none"):
-                raise UsageError(f"logits is {chunk.logits!r}", code="usage", field="logits", hint="last, all or none")
-            n_logits = len(tokens) if chunk.logits == "all" else int(chunk.logits == "last")
-            plans.append(_Plan(chunk, tokens, n_logits=n_logits, first_logits=wanted))
-            rows += len(tokens)
-            wanted += n_logits
-        if not plans or rows > self.batch:
-            raise UsageError(
-                f"a step has 1 to {self.batch} rows, not {rows}",
-                code="engine.batch",
-                field="chunks",
-                hint="a larger batch, or more steps",
-            )
-        return plans
-
-    def _make_room(self, plans: list[_Plan]) -> None:
+    def _make_room(self, plans: list[Plan]) -> None:
         for plan in plans:
             text = plan.chunk.sequence
             text.opened = None  # the step may write where its rows are
@@ -363,7 +247,7 @@ class Engine:
         if len(errors) == len(plans):
             raise errors[0]
 
-    def _run(self, plans: list[_Plan], wants_hidden: bool, copy: bool) -> StepResult:
+    def _run(self, plans: list[Plan], wants_hidden: bool, copy: bool) -> StepResult:
         running = [plan for plan in plans if plan.state is not None]
         if len(running) > 1:
             running.sort(key=lambda plan: plan.chunk.sequence.cache_type)
@@ -394,7 +278,7 @@ class Engine:
         outcomes = tuple([self._outcome(plan, logits, states if wants_hidden else None) for plan in plans])
         return StepResult(logits, outcomes)
 
-    def _layout_step(self, running: list[_Plan]) -> tuple[Step, list[int]]:
+    def _layout_step(self, running: list[Plan]) -> tuple[Step, list[int]]:
         """The step, and for each of its wanted rows the row of the result's logits."""
         segments: list[Segment] = []
         wanted: list[int] = []
@@ -447,7 +331,7 @@ class Engine:
             with self._stepping:
                 self._drafts.lower({cache_type})
 
-    def _check_finite(self, plan: _Plan, states: npt.NDArray[Any], logits: npt.NDArray[Any]) -> None:
+    def _check_finite(self, plan: Plan, states: npt.NDArray[Any], logits: npt.NDArray[Any]) -> None:
         rows = states[plan.first_row : plan.first_row + len(plan.tokens)]
         read = logits[plan.first_logits : plan.first_logits + plan.n_logits]
         if not is_finite(rows) or not is_finite(read):
@@ -464,7 +348,7 @@ class Engine:
             path=self._prepared.path,
         )
 
-    def _commit(self, plans: list[_Plan]) -> None:
+    def _commit(self, plans: list[Plan]) -> None:
         """All texts of the step, or none: an interrupt in between is raised when all are done."""
         commits = []
         for plan in plans:
@@ -487,7 +371,7 @@ class Engine:
         if interrupt is not None:
             raise interrupt
 
-    def _outcome(self, plan: _Plan, logits: npt.NDArray[Any], states: npt.NDArray[Any] | None) -> Outcome:
+    def _outcome(self, plan: Plan, logits: npt.NDArray[Any], states: npt.NDArray[Any] | None) -> Outcome:
         rows = None
         if states is not None and plan.state is not None:
             rows = states[plan.first_row : plan.first_row + len(plan.tokens)].copy()
@@ -510,38 +394,3 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def check_tokens(ids: Sequence[int], n_vocab: int) -> list[int]:
-    """Tokens as a list.
-
-    Raises:
-        UsageError: There are none, they are not whole numbers, or `engine.token`: the vocabulary has no such token.
-    """
-    try:
-        numbers = [operator.index(number) for number in ids]
-    except TypeError as error:
-        raise UsageError(f"tokens are whole numbers: {error}", code="usage", field="ids") from error
-    if not numbers:
-        raise UsageError("there are no tokens", code="usage", field="ids")
-    for number in (min(numbers), max(numbers)):
-        if not 0 <= number < n_vocab:
-            raise UsageError(
-                f"there is no token {number} in a vocabulary of {n_vocab}", code="engine.token", field="ids"
-            )
-    return numbers
-
-
-def check_room(position: int, count: int, n_ctx: int) -> None:
-    """Refuses tokens for which a text has no place.
-
-    Raises:
-        UsageError: `engine.context`.
-    """
-    if position + count > n_ctx:
-        raise UsageError(
-            f"{count} more tokens do not fit: {position} of the context's {n_ctx} are taken",
-            code="engine.context",
-            field="n_ctx",
-            hint="a larger n_ctx, a shorter text, or rewind",
-        )

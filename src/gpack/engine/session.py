@@ -14,7 +14,8 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..model.load import LoadedModel
 from .backends import Compute
-from .engine import Chunk, Engine, Wanted, check_room, check_tokens
+from .chunks import Chunk, Wanted, check_room, check_tokens
+from .engine import Engine
 from .options import DEFAULT_BATCH, MOST_TOKENS, count_option
 from .sharing import SharedEngine, acquire
 from .state.sequence import Checkpoint, OpenChunk

@@ -22,9 +22,10 @@ from .buffers import aligned
 from .cache import BlockLayout, KeptLayout
 from .finite import suspects
 from .layout import CACHE_TYPES
-from .lowering import Lowering, Shared, StatePlaces, state_layout
+from .lowering import Lowering
 from .lowering_streams import StreamLowering
 from .ngrams import RowThread
+from .shared import Shared, StatePlaces, state_layout
 from .step import PickBlock, Segment, StepBlock
 from .store import Kernels
 from .team import MOST_THREADS, Program, Team

@@ -8,32 +8,27 @@ reads does so where that is read for the last time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ....errors import InternalError, UnsupportedError
+from ....errors import UnsupportedError
 from ...graph import operations as op
 from ...graph import weights as graph
 from ...graph.graph import Graph
-from ...graph.rope import Rope
-from ...graph.states import Convolution, DeltaMatrices, StateId
 from ...graph.values import Part, Routing, Value
-from ..base import StateGroups, Step
+from ..base import Step
 from . import matmul
 from .attention import AttentionMemory, HeadOptions, Place, attention, float_bits
 from .buffers import Activations, aligned
-from .cache import BlockLayout, KeptLayout, RecurrentLayer, StateLayout
-from .matrices import Experts, Matrix
-from .paging import ExpertPager
+from .cache import KeptLayout
 from .recurrent import Gates, convolution, delta_rule
-from .rope_table import RopeTable
+from .shared import Shared, StatePlaces
 from .step import StepBlock
-from .team import Program
-from .workspace import Workspace
+from .value_buffers import ValueBuffers
 
 # Kernels whose threads make the same groups of elements that they round afterwards.
 _PRODUCTS = ("matmul", "moe_matmul")
@@ -54,135 +49,29 @@ class Choice:
     weights: npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class StatePlaces:
-    """Where the states of a graph are in the memory of texts.
-
-    Attributes:
-        groups: As the engine has them.
-        layouts: Of each group of keys and values, for each type of cache that segments may have.
-        recurrent: Of the other states.
-    """
-
-    groups: StateGroups
-    layouts: tuple[tuple[BlockLayout, ...], ...]
-    recurrent: StateLayout
-
-    def find(self, state: StateId) -> tuple[int, int, int]:
-        """The group of keys and values, which of its layers, and the group's window."""
-        for number, (states, window) in enumerate(zip(self.groups.key_values, self.groups.windows, strict=True)):
-            if state in states:
-                return number, states.index(state), window
-        raise InternalError(f"{state} has no place", code="internal")
-
-
-def state_layout(states: Sequence[StateId]) -> StateLayout:
-    """The layout of recurrent states, one after the other."""
-    return StateLayout.of([_recurrent_layer(state) for state in states])
-
-
-def _recurrent_layer(state: StateId) -> RecurrentLayer:
-    kind = state.kind
-    if isinstance(kind, Convolution):
-        return RecurrentLayer(kind.width, kind.rows + 1, 0, 0, 0)
-    if isinstance(kind, DeltaMatrices):
-        return RecurrentLayer(0, 1, kind.n_head, kind.key_dim, kind.value_dim)
-    raise UnsupportedError(f"the CPU has no memory for {state}", code="engine.operation")
-
-
-class Shared:
-    """What all programs of a backend share.
-
-    Attributes:
-        ropes: Tables of angles, by rotation.
-        pager: Of experts that are not mapped.
-        not_finite: int64 [1]; becomes 1 where a result holds values that are not finite.
-    """
-
-    def __init__(self) -> None:
-        self.ropes: dict[Rope, RopeTable] = {}
-        self.pager = ExpertPager()
-        self.not_finite = aligned((1,), np.int64)
-        self._held: dict[str, Any] = {}
-        self._vectors: dict[str, npt.NDArray[np.float32]] = {}
-
-    def matrix(self, matrix: graph.Matrix) -> Matrix:
-        """A matrix where it is mapped."""
-        known = self._held.get(matrix.name)
-        if known is None:
-            known = self._held[matrix.name] = Matrix.hold(matrix)
-        found: Matrix = known
-        return found
-
-    def experts(self, experts: graph.Experts) -> Experts:
-        """The experts of a layer where they are mapped, or are brought to."""
-        if isinstance(experts.stored, graph.PagedExperts):
-            return self.pager.part(experts, experts.stored)
-        known = self._held.get(experts.name)
-        if known is None:
-            known = self._held[experts.name] = Experts.of(experts.stored)
-        whole: Experts = known
-        return whole.rows(experts.first_row, experts.n_out)
-
-    def vector(self, vector: graph.Vector) -> npt.NDArray[np.float32]:
-        """A vector that begins at a cache line."""
-        known = self._vectors.get(vector.name)
-        if known is None:
-            known = aligned(vector.values.shape, np.float32)
-            known[:] = vector.values
-            self._vectors[vector.name] = known  # when it is whole: what comes before may be interrupted
-        return known
-
-    def taps(self, vector: graph.Vector, taps: int) -> npt.NDArray[np.float32]:
-        """The weights of a convolution, tap by tap: float32 [taps, channels]."""
-        name = f"{vector.name} by taps"
-        known = self._vectors.get(name)
-        if known is None:
-            known = aligned((taps, len(vector.values) // taps), np.float32)
-            known[:] = vector.values.reshape(-1, taps).T
-            self._vectors[name] = known
-        return known
-
-    def rope(self, rope: Rope) -> RopeTable:
-        """The table of a rotation."""
-        return self.ropes.setdefault(rope, RopeTable(rope))
-
-
 @dataclass
-class Lowering:
+class Lowering(ValueBuffers):
     """Lowers one graph into a program.
 
     Attributes:
-        program: Gets the steps.
-        work: What the products share; its state block holds the number of rows.
         step: What kernels read of the rows of a step.
         tokens: int32 [rows].
         places: Where the states of the graph are in the blocks of texts.
-        outer: Buffers of results of another graph, by the value's number.
         given: The buffer of rows that steps bring; None where there are none.
         before: What is to be done before each run of the program.
         methods: What adds the steps of further kinds of operations.
     """
 
-    program: Program
-    work: Workspace
     step: StepBlock
     tokens: npt.NDArray[np.int32]
     shared: Shared
     places: StatePlaces
     memory: AttentionMemory
-    outer: dict[Value, Activations] = field(default_factory=dict)
-    _buffers: dict[Value, Activations] = field(default_factory=dict)
     _choices: dict[Routing, Choice] = field(default_factory=dict)
     _brought: set[Routing] = field(default_factory=set)
-    _free: dict[tuple[int, int], list[Activations]] = field(default_factory=dict)
-    _temporary: list[tuple[Value, Activations]] = field(default_factory=list)  # of the operation being lowered
-    _last_use: dict[Value | Routing, int] = field(default_factory=dict)
     given: Activations | None = None
-    _number: int = 0
     before: list[Callable[[Step], None]] = field(default_factory=list)
     methods: ClassVar[dict[type[op.Operation], Callable[[Any, Any], None]]] = {}
-    _adds_to: Activations | None = None  # where the operation being lowered adds its result to
 
     def lower(self, traced: Graph) -> list[Activations]:
         """Adds the steps of all operations; returns the buffers of the results, which no other value gets."""
@@ -264,60 +153,6 @@ class Lowering:
         other = following.x if following.y == made else following.y
         free = self._last_use[other] == self._number + 1 and other in self._buffers
         return other if free and other not in tuple(operation.inputs()) else None
-
-    # ------------------------------------------------------------ memory
-
-    def _out(self, value: Value) -> Activations:
-        """The buffer that an operation writes to: a new one, or what it adds to."""
-        if self._adds_to is not None:
-            return self._adds_to
-        made = self._buffers[value] = self._take(value)
-        return made
-
-    def _take(self, value: Value) -> Activations:
-        free = self._free.get((value.width, value.per_token))
-        if free:
-            return free.pop()
-        made = Activations(self.work.max_batch, value.width, per_token=value.per_token)
-        self.program.keep(made)
-        return made
-
-    def _over(self, value: Value, made: Value) -> Activations:
-        """The buffer of a value that is read for the last time, for the result; or a copy of it."""
-        source = self._read(value)
-        if self._last_use[value] == self._number and value in self._buffers:
-            self._buffers[made] = self._buffers.pop(value)
-            return source
-        out = self._out(made)
-        self._copy(source, out)
-        return out
-
-    def _own(self, value: Value) -> Activations:
-        """A value's buffer that may be overwritten: its own where nobody reads it later, else a copy."""
-        source = self._read(value)
-        if self._last_use[value] == self._number and value in self._buffers:
-            return source
-        copy = self._take(value)
-        self._temporary.append((value, copy))
-        self._copy(source, copy)
-        return copy
-
-    def _copy(self, source: Activations, target: Activations) -> None:
-        self._sum(target, source, 1.0, keep=False)
-
-    def _read(self, value: Value) -> Activations:
-        found = self._buffers.get(value) or self.outer.get(value)
-        if found is None:
-            raise InternalError(f"{value} is read before it is made", code="internal")
-        return found
-
-    def _give_back(self, operation: op.Operation, number: int) -> None:
-        for value in {*operation.inputs(), operation.output}:
-            if isinstance(value, Value) and self._last_use.get(value, number) == number and value in self._buffers:
-                self._temporary.append((value, self._buffers.pop(value)))
-        for value, buffer in self._temporary:
-            self._free.setdefault((value.width, value.per_token), []).append(buffer)
-        self._temporary.clear()
 
     # ------------------------------------------------------------ operations
 
@@ -498,19 +333,6 @@ class Lowering:
         self._kernel("mix", out.address, row, x.address, row, o.routing.n_used, weights, x.width, adds, writes=out)
 
     # ------------------------------------------------------------ steps
-
-    def _sum(self, target: Activations, source: Activations, factor: float, *, keep: bool) -> None:
-        row, rows = 4 * target.width, target.per_token
-        if rows != 1:
-            raise InternalError("sums of several rows of a token are not needed by any model", code="internal")
-        self._kernel(
-            "add", target.address, row, source.address, row, target.width, float_bits(factor), int(keep), writes=target
-        )
-
-    def _kernel(self, name: str, *arguments: int, writes: Activations | None = None) -> None:
-        self.program.add(name, int(self.work.state.ctypes.data), *arguments)
-        if writes is not None:
-            writes.changed()
 
     def _vector(self, vector: graph.Vector) -> int:
         return int(self.program.keep(self.shared.vector(vector)).ctypes.data)
