@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -13,13 +12,13 @@ import numpy.typing as npt
 
 from ..errors import MissingError, UsageError
 from ..tokenizer import Tokenizer
-from ..tokenizer.decode import TextStream
 from .drafting import Draft, Drafter, MtpDrafter, NgramDrafter, draft_option, length_of
-from .ending import StopStrings, end_tokens
+from .ending import end_tokens
 from .prefixes import PrefixStore, common
 from .request import CONTEXT, EOS, INTERRUPTED, LENGTH, STOP, Generation, Piece, Request, Timings, empty_prompt
-from .sampling import GREEDY, Logprobs, Sampler, Sampling, logprobs
+from .sampling import GREEDY, Sampling
 from .windows import Decoder, Windows
+from .writing import Writing
 
 __all__ = [
     "CONTEXT",
@@ -213,77 +212,50 @@ class TextGenerator:
         self.close()
 
 
-@dataclass
 class _Run:
-    """One text in the making."""
+    """One text in the making, with the generator's cache."""
 
-    owner: TextGenerator
-    request: Request
-    ids: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    found: list[Logprobs] = field(default_factory=list)
-    timings: Timings = field(default_factory=Timings)
-    reason: str = INTERRUPTED
-    is_done: bool = False
-    ended_by: str | None = None
-
-    def __post_init__(self) -> None:
-        request, tokenizer = self.request, self.owner.tokenizer
-        self.stops = StopStrings(request.stop)
-        self.sampler = Sampler(request.sampling, request.ids)
-        length = length_of(self.owner.draft)
-        self.windows = Windows(self.owner, request.ids, self.owner.drafter(), length)
-        self.windows.stats.left_out = self.owner.left_out
-        self.stream = (
-            TextStream(lambda token_id: tokenizer.piece(token_id, skip_special=True))
-            if request.continues
-            else tokenizer.stream(skip_special=True)
-        )
+    def __init__(self, owner: TextGenerator, request: Request) -> None:
+        self.owner, self.request, self.is_done = owner, request, False
+        self.writing = Writing(request, owner.tokenizer, owner.ends, owner.session.n_ctx)
+        self.windows = Windows(owner, request.ids, owner.drafter(), length_of(owner.draft))
+        self.windows.stats.left_out = owner.left_out
 
     def pieces(self) -> Iterator[Piece]:
-        request, timings = self.request, self.timings
+        request, writing = self.request, self.writing
+        timings = writing.timings
         started = time.perf_counter()
         logits, timings.cached_tokens = self.owner.prefill(request.ids, request.keep_at)
         timings.prompt_tokens = len(request.ids) - timings.cached_tokens
         timings.prompt_seconds = time.perf_counter() - started
         if request.max_tokens == 0:
-            self.reason = LENGTH
+            writing.reason = LENGTH
         else:
             yield from self._tokens(logits, started)
         self.end()
-        rest = "" if self.reason == STOP else self.stops.push(self.stream.flush()) + self.stops.flush()
-        self.texts.append(rest)
-        yield Piece(rest, generation=self.result())
+        yield Piece(writing.flush(), generation=self.result())
 
     def _tokens(self, logits: npt.NDArray[np.float32], started: float) -> Iterator[Piece]:
-        """A piece for each token, until the text ends; `reason` tells why."""
-        timings, session = self.timings, self.owner.session
-        resumed: float | None = None
-        while (piece := self._choose(logits)) is not None:
+        """A piece for each token, until the text ends."""
+        writing = self.writing
+        timings, resumed = writing.timings, None
+        while (piece := writing.push(logits)) is not None:
             now = time.perf_counter()
             if resumed is None:
                 timings.first_token_seconds = now - started
             else:
                 timings.decoded_tokens += 1
                 timings.decode_seconds += now - resumed
-            self.texts.append(piece.text)
             yield piece
-            if self.stops.found is not None:
-                self.reason, self.ended_by = STOP, self.stops.found
-                return
-            if len(self.ids) == self.request.max_tokens:
-                self.reason = LENGTH
-                return
-            if len(self.request.ids) + len(self.ids) > session.n_ctx:
-                self.reason = CONTEXT
+            if writing.has_ended:
                 return
             resumed = time.perf_counter()
-            logits = self.windows.after(self.ids[-1], self._most())
+            logits = self.windows.after(writing.ids[-1], self._most())
 
     def _most(self) -> int:
         """Tokens that may come yet."""
         most = self.request.max_tokens
-        return self.owner.session.n_ctx if most is None else most - len(self.ids)
+        return self.owner.session.n_ctx if most is None else most - len(self.writing.ids)
 
     def end(self) -> None:
         """The cache holds the text."""
@@ -291,37 +263,12 @@ class _Run:
             return
         self.is_done = True
         self.windows.end()
-        if self.ids:
+        if self.writing.ids:
             self.owner.keep()
-        self.timings.drafts = None if self.owner.draft == "off" else self.windows.stats
-
-    def _choose(self, logits: npt.NDArray[np.float32]) -> Piece | None:
-        """The next token and its text; None where it ends the text."""
-        token_id = self.sampler.sample(logits)
-        if token_id in self.owner.ends and not self.request.ignore_end:
-            self.reason, self.ended_by = EOS, self.owner.tokenizer.token(token_id).decode("utf-8", "replace")
-            return None
-        self.sampler.accept(token_id)
-        self.ids.append(token_id)
-        found = None
-        if self.request.logprobs is not None:
-            found = logprobs(logits, token_id, self.request.logprobs)
-            self.found.append(found)
-        # A model may have more rows than its vocabulary has tokens: they stand for nothing.
-        text = self.stream.push(token_id) if token_id < len(self.owner.tokenizer) else ""
-        return Piece(self.stops.push(text), token_id, found)
+        self.writing.timings.drafts = None if self.owner.draft == "off" else self.windows.stats
 
     def result(self) -> Generation:
-        return Generation(
-            text="".join(self.texts) + self.stops.held,
-            ids=self.ids,
-            finish_reason=self.reason,
-            ended_by=self.ended_by,
-            prompt_tokens=len(self.request.ids),
-            logprobs=None if self.request.logprobs is None else self.found,
-            seed=self.sampler.seed,
-            timings=self.timings,
-        )
+        return self.writing.result()
 
 
 def encode(model: Any, prompt: Prompt, *, parse_special: bool = False, **template_options: Any) -> list[int]:
