@@ -269,9 +269,9 @@ def test_how_weights_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, io: s
     ("text", "expected"), [("0", 0), ("4096", 4096), ("4k", 4096), ("3GiB", 3 << 30), ("2m", 2 << 20)]
 )
 def test_a_budget(text: str, expected: int) -> None:
-    from gpack.cli.run import _bytes
+    from gpack.cli.loading import number_of_bytes
 
-    assert _bytes(text) == expected
+    assert number_of_bytes(text) == expected
 
 
 def test_what_json_needs_and_is_needed_for(

@@ -29,6 +29,7 @@ COMMANDS = {
     "pack-experts": "turn a pack with external experts into one with everything inside",
     "export": "write the GGUF that a pack was made from",
     "run": "let a model answer: one prompt, or a conversation",
+    "serve": "let models answer many clients at once, over HTTP",
     "tokenize": "show a text as the tokens of a model",
     "detokenize": "show the text of token ids",
 }

@@ -6,24 +6,20 @@ import argparse
 import json
 import logging
 import math
-import os
-import re
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from ..container.mapped import IO_MODES
+from .loading import add_loading, load
 from .speaking import Output, Remarks, Speaker, remark, statistics
-from .trusting import add_trust_arguments, trust_of
-from .vocabulary import as_text, gguf_kind, is_gguf, read_input
+from .vocabulary import as_text, read_input
 
 if TYPE_CHECKING:
     from ..generate.drafting import Draft
     from ..generate.sampling import Sampling
     from ..generate.text import Generation, TextGenerator
-    from ..model import GuildModel, ModelPaths
+    from ..model import GuildModel
 
 LOG = logging.getLogger("gpack")
 DESCRIPTION = """\
@@ -51,7 +47,6 @@ _NO_VARIABLES = {
     "tokenizer",
     "template",
 }
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +115,7 @@ def _add_engine(group: Any) -> None:
     )
     group.add_argument(
         "--draft",
-        type=_draft,
+        type=draft_argument,
         default="auto",
         metavar="N",
         help="guess N tokens and compute them in one step; auto (default): as many as is fastest; off: none. The text"
@@ -128,40 +123,12 @@ def _add_engine(group: Any) -> None:
     )
     group.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
     group.add_argument(
-        "--io",
-        choices=(*IO_MODES, "direct"),
-        default="auto",
-        help="how weights come: mapped; read; experts read past the page cache (default: mapped where that works)",
-    )
-    group.add_argument(
         "--check-weights",
         action=argparse.BooleanOptionalAction,
         help="look for weights that are not finite first: all, or none (default: all of a model that is no"
         " larger than half of the free memory, experts up to 1 GiB)",
     )
-    group.add_argument(
-        "--verify",
-        action="store_const",
-        const="full",
-        help="first check every rule and the digest of every byte, as `guild verify` does, and run nothing else",
-    )
-    group.add_argument(
-        "--verify=lazy",
-        dest="verify",
-        action="store_const",
-        const="lazy",
-        help="check the chunks of a tensor before its first use (needs a pack with digests of chunks)",
-    )
-    add_trust_arguments(
-        group, "--require-signature", "run nothing but what is signed, and verify it; the bundle's path"
-    )
-    group.add_argument("--gguf", metavar="FILE", help="load this where the pack is missing or invalid")
-    group.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
-    group.add_argument(
-        "--expert-budget", type=_bytes, metavar="BYTES", help="keep so much of the experts in memory: 4G"
-    )
-    group.add_argument("--pack-dir", metavar="DIR", help="pack directory that goes with a GGUF")
-    group.add_argument("--mtp-dir", metavar="DIR", help="draft layers that go with a GGUF")
+    add_loading(group)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -174,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     if prompt == "" and not args.raw:
         raise errors.UsageError("the prompt is empty", code="engine.prompt", hint="with --raw the model begins a text")
     started = time.perf_counter()
-    with Remarks(), _load(args) as model, _generator(model, args) as generator:
+    with Remarks(), load(args, args.file) as model, _generator(model, args) as generator:
         speaker = Speaker(model, generator, args, sampling, time.perf_counter() - started)
         if not speaker.chats and (args.system is not None or args.template_var):
             needs = "--system" if args.system is not None else "--template-var"
@@ -301,88 +268,6 @@ def _system(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [] if args.system is None else [{"role": "system", "content": args.system}]
 
 
-def _load(args: argparse.Namespace) -> GuildModel:
-    from ..model import GuildModel, ModelPaths
-
-    if os.path.isdir(args.file) or args.file.endswith(".safetensors"):
-        raise errors.UsageError(
-            "only packs and GGUFs can be run",
-            code="usage",
-            path=args.file,
-            hint="safetensors become a pack: guild convert FOLDER -o model.gpack",
-        )
-    # A pack that is missing or unreadable is for `load` to judge, which knows what to do then.
-    if args.gguf is None and is_gguf(args.file):
-        if kind := gguf_kind(args.file):
-            raise errors.UnsupportedError(f"the file cannot be run: {kind}", code="engine.obstacle", path=args.file)
-        paths = ModelPaths(None, args.file, args.expert_dir, args.pack_dir, args.mtp_dir)
-    else:
-        paths = ModelPaths(args.file, args.gguf, args.expert_dir, args.pack_dir, args.mtp_dir)
-    trust = trust_of(args, "--require-signature")
-    if args.verify == "full" and trust is None:
-        paths, identity = _verified(paths)
-    if args.verify == "lazy" and paths.gpack_path is None:
-        raise errors.UsageError("--verify=lazy needs a pack: a GGUF has no digests", code="usage")
-    model = GuildModel.load(
-        paths,
-        io=args.io,
-        expert_budget_bytes=args.expert_budget,
-        verify_all_hashes="lazy" if args.verify == "lazy" else False,
-        require_signature=trust,
-    )
-    if (
-        args.verify == "full"
-        and trust is None
-        and model.pack is not None
-        and model.pack.container.footer.manifest_sha256 != identity
-    ):
-        model.close()
-        raise errors.DigestError(
-            "the file is another one than was checked just before",
-            code="pack.changed",
-            path=args.file,
-            hint="do not change a file while it is used",
-        )
-    if obstacles := model.obstacles:
-        model.close()
-        raise errors.UnsupportedError(
-            f"the model cannot be run: {'; '.join(obstacles)}",
-            code="engine.obstacle",
-            path=args.file,
-            hint="the pack says so since it was imported; its tensors can be read",
-        )
-    return model
-
-
-def _verified(paths: ModelPaths) -> tuple[ModelPaths, bytes | None]:
-    """The paths without the pack where it is unsound and there is a GGUF; and the manifest's digest.
-
-    Raises:
-        GpackError: The first rule that is broken, or the first shard that is at fault, where there is no GGUF.
-    """
-    from ..sections.verify import verify
-    from .progress import Progress
-
-    if paths.gpack_path is None:
-        raise errors.UsageError("--verify needs a pack: a GGUF has no digests", code="usage")
-    try:
-        with Progress("verify") as bar:
-            found = verify(paths.gpack_path, shards=True, expert_dir=paths.expert_dir, progress=bar.update)
-        violation = found.report.first_error()
-        if violation is not None:
-            raise violation.error(paths.gpack_path, found.report.hint)
-        for shard in found.shards:
-            if shard.error is not None:
-                raise shard.error
-    except errors.GpackError as error:
-        if paths.primary_model_path is None:
-            raise
-        LOG.warning("%s; loading %s instead", error, paths.primary_model_path)
-        return replace(paths, gpack_path=None), None
-    footer = found.structure.footer
-    return paths, None if footer is None else footer.manifest_sha256
-
-
 def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
     from ..generate.text import TextGenerator
 
@@ -398,15 +283,7 @@ def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
     )
 
 
-def _bytes(text: str) -> int:
-    """A number of bytes, such as 4G or 512M."""
-    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 4G or 512M")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-def _draft(text: str) -> Draft:
+def draft_argument(text: str) -> Draft:
     """`auto`, `off` or a number."""
     from ..generate.drafting import draft_option
 

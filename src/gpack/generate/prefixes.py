@@ -15,7 +15,9 @@ from typing import Any, Protocol
 class Kept(Protocol):
     """The state of a text: `engine.state.sequence.Checkpoint` is one."""
 
-    tokens: array[int]
+    @property
+    def tokens(self) -> array[int]:
+        """What it is the state after."""
 
     @property
     def position(self) -> int:

@@ -1,0 +1,168 @@
+"""One answer of a model on its way to a client: pieces from the scheduler's thread become parts in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from ..errors import GpackError, UsageError
+from ..generate.request import EOS, STOP, Generation, Request
+from ..generate.sampling import Logprobs
+from ..generate.writing import Rules
+from .failures import Failure
+from .job import Event, Job
+from .markup import Part, Reader, ToolCall
+from .served import Served
+
+_ALIVE_SECONDS = 15.0  # of silence, after which a stream says that it is still there
+
+
+@dataclass(frozen=True)
+class News:
+    """What is new of an answer.
+
+    Attributes:
+        parts: Of its text; none where a character or a mark is not whole yet.
+        logprobs: Of the tokens that came.
+        done: All of it, in the last one.
+        is_alive: Nothing is new, but the line is to be kept open.
+    """
+
+    parts: Sequence[Part] = ()
+    logprobs: Sequence[Logprobs] = ()
+    done: Generation | None = None
+    is_alive: bool = False
+
+
+@dataclass
+class Whole:
+    """An answer that is complete.
+
+    Attributes:
+        text, reasoning: Their texts.
+        calls: Of tools.
+        generation: How it came about.
+        logprobs: Of all tokens, where they were asked for.
+    """
+
+    text: str
+    reasoning: str
+    calls: list[ToolCall]
+    generation: Generation
+
+    @property
+    def finish_reason(self) -> str:
+        """As OpenAI's clients know it."""
+        if self.generation.finish_reason not in (EOS, STOP):
+            return "length"
+        return "tool_calls" if self.calls else "stop"
+
+
+class Answer:
+    """An answer: iterate over what is new of it, or wait for the whole."""
+
+    def __init__(self, served: Served, request: Request, *, reader: Reader | None, timeout: float) -> None:
+        """Takes a request for a model; `submit` hands it over.
+
+        Args:
+            reader: Reads the marks of its text; None: all is text.
+            timeout: Seconds that it may take.
+        """
+        self._served, self._reader, self._timeout = served, reader, timeout
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self.request = request
+        self.job: Job | None = None
+
+    def prepare(self, rules: Rules | None = None, after: Answer | None = None) -> Job:
+        """The job, to be submitted.
+
+        Raises:
+            GpackError: The request makes no sense.
+        """
+        follows = None if after is None else after.job
+        self.job = self._served.job(self.request, self._events.put_nowait, rules, follows)
+        return self.job
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        if self.job is not None and not self.job.is_done:
+            self._served.scheduler.cancel(self.job)
+
+    async def news(self) -> AsyncGenerator[News]:
+        """What is new, until it is done; whoever leaves early frees all that it takes.
+
+        Raises:
+            Failure: It failed, or took too long.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._timeout
+        try:
+            while True:
+                events = await self._take(end - loop.time())
+                if not events:
+                    if loop.time() >= end:
+                        what = f"the answer was not done after {self._timeout:g} seconds"
+                        raise Failure.of(UsageError(what, code="serve.timeout"))
+                    yield News(is_alive=True)
+                    continue
+                parts: list[Part] = []
+                logprobs: list[Logprobs] = []
+                done: Generation | None = None
+                for event in events:
+                    if event.error is not None:
+                        raise self._failure(event.error)
+                    piece = event.piece
+                    if piece is None:
+                        continue
+                    parts += self._read(piece.text)
+                    if piece.logprobs is not None:
+                        logprobs.append(piece.logprobs)
+                    if piece.generation is not None:
+                        done = piece.generation
+                        parts += [] if self._reader is None else self._reader.flush()
+                yield News(parts, logprobs, done)
+                if done is not None:
+                    return
+        finally:
+            self.cancel()
+
+    async def whole(self) -> Whole:
+        """All of it.
+
+        Raises:
+            Failure: As `news`.
+        """
+        texts: list[str] = []
+        reasoning: list[str] = []
+        calls: list[ToolCall] = []
+        async with contextlib.aclosing(self.news()) as news:
+            async for item in news:
+                for part in item.parts:
+                    if part.call is not None:
+                        calls.append(part.call)
+                    else:
+                        (reasoning if part.kind == "reasoning" else texts).append(part.text)
+                if item.done is not None:
+                    return Whole("".join(texts), "".join(reasoning), calls, item.done)
+        raise Failure(500, "the answer did not end", "internal_error")
+
+    async def _take(self, left: float) -> list[Event]:
+        """All that came, or nothing after a while."""
+        try:
+            async with asyncio.timeout(min(max(left, 0.0), _ALIVE_SECONDS)):
+                events = [await self._events.get()]
+        except TimeoutError:
+            return []
+        while not self._events.empty():
+            events.append(self._events.get_nowait())
+        return events
+
+    def _read(self, text: str) -> list[Part]:
+        if not text:
+            return []
+        return [Part("text", text)] if self._reader is None else self._reader.push(text)
+
+    def _failure(self, error: GpackError) -> Failure:
+        return Failure.of(error)

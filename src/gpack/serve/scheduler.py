@@ -1,0 +1,435 @@
+"""Carries many texts on at once: one thread that makes step after step of one engine.
+
+A step has a row for each text that is being written, and the rest of its rows are for prompts, of which each step reads
+as much as takes about a tenth of a second: nobody waits for somebody else's long prompt. A text's bytes depend on its
+request alone, whatever it shares its steps with; so a text can be put back, where memory ends, and computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..engine.engine import Chunk, Engine, Outcome
+from ..engine.state.sequence import Sequence as Text
+from ..errors import GpackError, InternalError, UsageError
+from ..generate.drafting import Draft, draft_option, length_of
+from ..generate.prefixes import PrefixStore
+from ..generate.request import LENGTH, Piece
+from .job import Event, Job
+
+LOG = logging.getLogger("gpack.serve")
+Floats = npt.NDArray[np.float32]
+_STEP_SECONDS = 0.1  # that a step with rows of prompts may take
+_LEAST_ROWS, _FIRST_ROWS = 16, 64
+_MATTER = 16  # rows of prompts from which on a step says how long rows take
+_DRAFT_TEXTS = 1  # texts in a step up to which drafts are worth their rows
+
+
+Call = tuple[Callable[[Event], None], Event]
+
+
+@dataclass
+class Counters:
+    """What happened so far; numbers only grow.
+
+    Attributes:
+        prompt_tokens: Of requests; `reused_tokens` of them were not computed.
+        read_tokens: Rows of prompts that were computed.
+        tokens: That were generated.
+        steps: Of the engine; `step_seconds`: for them.
+        drafted, accepted: Tokens.
+        put_back: Texts that had to make room.
+        first_token, between: Seconds to the first token, and between two, since they were last taken.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    read_tokens: int = 0
+    tokens: int = 0
+    steps: int = 0
+    step_seconds: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+    put_back: int = 0
+    first_token: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
+    between: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
+
+
+class Scheduler:
+    """Texts of one engine. `submit` and `cancel` may be called from any thread; `close` ends it.
+
+    Attributes:
+        counters: What happened so far.
+        prefixes: States that prompts begin with.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        parallel: int,
+        queue: int,
+        n_ctx: int,
+        cache_type: str = "F16",
+        draft: Draft = "auto",
+        kept_bytes: int | None = None,
+        post: Callable[[list[Call]], None] | None = None,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            parallel: Texts that are carried on together.
+            queue: Further ones that may wait.
+            n_ctx: Most tokens of a text.
+            cache_type: How keys and values are kept.
+            draft: As `TextGenerator`; with several texts in a step nothing is drafted.
+            kept_bytes: Most bytes of kept states; default half of what the states of all texts may take.
+            post: Gets all that is to be told after a step, to call it elsewhere; default: here.
+
+        Raises:
+            UsageError: An argument makes no sense; `io.memory`: the state of one text is beyond the engine's budget.
+        """
+        self.engine, self.parallel, self.queue, self.n_ctx = engine, parallel, queue, n_ctx
+        self.cache_type, self.draft = cache_type, draft_option(draft)
+        self.counters = Counters()
+        self.prefixes = PrefixStore(engine.pool.budget // 2 if kept_bytes is None else kept_bytes)
+        import weakref
+
+        engine.pool.relief.append(weakref.WeakMethod(self.prefixes.forget))
+        with engine.sequence(n_ctx=n_ctx, cache_type=cache_type) as text:
+            self._kind = text.state.layouts
+        engine.lower(cache_type)
+        self._waiting: deque[Job] = deque()
+        self._admitted: list[Job] = []  # in the order in which they came
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._row_seconds = 0.0
+        self._is_full = False  # a text was put back, and none has ended since
+        self._told: list[Call] = []
+        self._post = post or _call
+        self._thread = threading.Thread(target=self._run, name="gpack-steps", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ from any thread
+
+    @property
+    def waiting(self) -> int:
+        """Texts that wait."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Texts that are carried on."""
+        return len(self._admitted)
+
+    def submit(self, *jobs: Job) -> None:
+        """Adds texts, all or none.
+
+        Raises:
+            UsageError: `serve.busy`: too many wait already; `engine.context`: a prompt is longer than the context;
+                `engine.token`; `serve.closing`.
+        """
+        for job in jobs:
+            ids = job.request.ids
+            if len(ids) > self.n_ctx:
+                raise UsageError(
+                    f"the prompt has {len(ids)} tokens, the context holds {self.n_ctx}",
+                    code="engine.context",
+                    hint="a larger context or a shorter prompt is needed",
+                )
+            if not 0 <= min(ids) <= max(ids) < self.engine.n_vocab:
+                raise UsageError(f"a token of the prompt is not one of {self.engine.n_vocab}", code="engine.token")
+        with self._changed:
+            if self._is_closing:
+                raise UsageError("the server is shutting down", code="serve.closing")
+            room = self.queue + max(0, self.parallel - len(self._admitted))
+            if len(self._waiting) + len(jobs) > room:
+                raise UsageError(f"{len(self._waiting)} requests wait already", code="serve.busy")
+            self._waiting += jobs
+            self.counters.prompt_tokens += sum(len(job.request.ids) for job in jobs)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Nobody wants this text any more: it ends before the next step."""
+        with self._changed:
+            job.is_cancelled = True
+            self._changed.notify()
+
+    def close(self, *, finish: float = 0.0) -> int:
+        """Takes no more texts, waits so many seconds for those that there are, and cuts the rest; how many were cut."""
+        end = time.monotonic() + finish
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+            while (self._waiting or self._admitted) and (left := end - time.monotonic()) > 0:
+                self._changed.wait(min(left, 0.1))
+            cut = [*self._waiting, *self._admitted]
+            for job in cut:
+                job.is_cancelled = True
+            self._changed.notify()
+        self._thread.join()
+        self.prefixes.clear()
+        return len(cut)
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._drop_cancelled()
+                while not self._waiting and not self._admitted:
+                    if self._is_closing:
+                        return
+                    self._changed.wait()
+                    self._drop_cancelled()
+                self._admit()
+            try:
+                self._step()
+            except GpackError as error:
+                self._fail_all(error)
+            except Exception as error:  # whatever it was, the others must hear of it
+                LOG.exception("a step failed")
+                self._fail_all(InternalError(f"a step failed: {error}", code="internal"))
+            self._deliver()
+
+    def _drop_cancelled(self) -> None:
+        if any(job.is_cancelled for job in self._waiting):
+            self._waiting = deque(job for job in self._waiting if not job.is_cancelled)
+        for job in [job for job in self._admitted if job.is_cancelled]:
+            self._leave(job)
+
+    def _leave(self, job: Job) -> None:
+        job.is_done = True
+        job.close()
+        self._is_full = False
+        with contextlib.suppress(ValueError):
+            self._admitted.remove(job)
+
+    def _admit(self) -> None:
+        """Takes waiting texts in while there is room; one whose prompt another one reads just now waits for that."""
+        held: list[Job] = []
+        if self._is_full and self._admitted:
+            return
+        while self._waiting and len(self._admitted) < self.parallel:
+            job = self._waiting.popleft()
+            leader = job.after
+            if leader is not None and not leader.has_read and not leader.is_done and not leader.is_cancelled:
+                held.append(job)
+                continue
+            self._begin(job)
+            self._admitted.append(job)
+        self._waiting.extendleft(reversed(held))
+
+    def _begin(self, job: Job) -> None:
+        text = job.text = self.engine.sequence(n_ctx=self.n_ctx, cache_type=self.cache_type)
+        tokens = job.tokens
+        if (found := self.prefixes.find(tokens[:-1], self._kind)) is not None and found[0].position <= self.n_ctx:
+            state, reached = found
+            text.restore(state)  # type: ignore[arg-type]
+            if text.position > reached:
+                text.truncate(reached)
+        if not job.writing.ids:
+            self.counters.reused_tokens += text.position
+            job.writing.timings.cached_tokens = text.position
+
+    # ------------------------------------------------------------ a step
+
+    def _step(self) -> None:
+        chunks, jobs = self._chunks()
+        if not chunks:
+            return
+        started = time.perf_counter()
+        try:
+            outcomes = list(self.engine.step(chunks, copy=False))
+        except UsageError as error:
+            if error.code != "engine.budget":
+                raise
+            self._make_room(jobs, error)
+            return
+        seconds = time.perf_counter() - started
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        read = rows - sum(1 for job in jobs if job.has_read)
+        self.counters.steps += 1
+        self.counters.step_seconds += seconds
+        if read >= _MATTER:
+            each = seconds / rows
+            self._row_seconds = each if not self._row_seconds else 0.7 * self._row_seconds + 0.3 * each
+        short = [(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True) if _lacks_memory(outcome)]
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome.error is None:
+                self._went_on(job, outcome, seconds)
+            elif not _lacks_memory(outcome):
+                self._fail(job, outcome.error)
+        for job, outcome in short:
+            if outcome.error is not None:
+                self._make_room([job], outcome.error)
+
+    def _chunks(self) -> tuple[list[Chunk], list[Job]]:
+        """What the next step computes: a row of each text that is written, then parts of prompts."""
+        chunks: list[Chunk] = []
+        jobs = [job for job in self._admitted if job.unread == 1 and job.has_read]
+        reading = [job for job in self._admitted if not (job.unread == 1 and job.has_read)]
+        jobs = jobs[: self.engine.batch]
+        for job in jobs:
+            self._draft(job, alone=len(self._admitted) <= _DRAFT_TEXTS)
+            tokens = job.ahead(1) + job.drafts
+            chunks.append(Chunk(_text(job), tokens, logits="all", open=bool(job.drafts)))
+        left = min(self.engine.batch, self._rows()) - sum(len(chunk.tokens) for chunk in chunks)
+        # The shortest first: nobody waits for a long prompt. The oldest has half of the rows whatever comes after it.
+        oldest = reading[:1]
+        for job in [*oldest, *sorted(reading[1:], key=lambda job: job.unread)]:
+            share = left - left // 2 if job in oldest and len(reading) > 1 else left
+            count = min(share, self._until_kept(job))
+            if count > 0:
+                jobs.append(job)
+                is_last = count == job.unread
+                chunks.append(Chunk(_text(job), job.ahead(count), logits="last" if is_last else "none"))
+                left -= count
+        return chunks, jobs
+
+    def _rows(self) -> int:
+        """Rows that a step may have."""
+        if not self._row_seconds:
+            return _FIRST_ROWS
+        return max(_LEAST_ROWS, int(_STEP_SECONDS / self._row_seconds))
+
+    def _until_kept(self, job: Job) -> int:
+        """Tokens that a text reads until its state is to be kept, or its prompt ends."""
+        if self.engine.is_trimmable:
+            return job.unread
+        ends = [end - job.position for end in job.request.keep_at if end > job.position]
+        return min([job.unread, *ends])
+
+    def _draft(self, job: Job, *, alone: bool) -> None:
+        job.drafts = []
+        if not alone or self.draft == "off":
+            return
+        if job.length is None:
+            job.length = length_of(self.draft)
+        most = job.request.max_tokens
+        room = min(
+            self.n_ctx - job.position - 2,
+            self.engine.batch - 1,
+            self.n_ctx if most is None else most - len(job.writing.ids) - 1,
+        )
+        if room > 0 and (count := job.length.choose(room)):
+            job.drafts = job.drafter.draft(job.tokens, count)
+
+    def _went_on(self, job: Job, outcome: Outcome, seconds: float) -> None:
+        """A text read some tokens: of those that it was given, or of those that it has chosen."""
+        if job.unread > (1 if outcome.opened is not None else 0):
+            self._keep(job, at_turn=True)
+            return
+        if not job.has_read:
+            job.has_read = True
+            self._keep(job, at_turn=False)
+            timings = job.writing.timings
+            timings.prompt_tokens = len(job.request.ids) - timings.cached_tokens
+            timings.prompt_seconds = time.monotonic() - job.started
+            self.counters.read_tokens += timings.prompt_tokens
+            if job.request.max_tokens == 0:
+                job.writing.reason = LENGTH
+                self._finish(job)
+                return
+        drafts, used = job.drafts, 0
+        try:
+            while self._write(job, outcome.logits[used]):
+                if used == len(drafts) or drafts[used] != job.writing.ids[-1]:
+                    break
+                used += 1
+        except GpackError as error:
+            self._fail(job, error)
+            return
+        if outcome.opened is not None:
+            self.engine.accept([(outcome.opened, 1 + used)])
+            self.counters.drafted += len(drafts)
+            self.counters.accepted += used
+        if job.length is not None:
+            job.length.note(len(drafts), used, seconds, refused=used < len(drafts))
+        if job.writing.has_ended:
+            self._finish(job)
+
+    def _write(self, job: Job, logits: Floats) -> bool:
+        """Chooses one more token; False where the text has ended."""
+        piece = job.writing.push(logits)
+        now, timings = time.monotonic(), job.writing.timings
+        if piece is None:
+            return False
+        self.counters.tokens += 1
+        if len(job.writing.ids) == 1:
+            timings.first_token_seconds = now - job.started
+            self.counters.first_token.append(now - job.started)
+        else:
+            timings.decoded_tokens += 1
+            timings.decode_seconds += now - job.last_token
+            self.counters.between.append(now - job.last_token)
+        job.last_token = now
+        self._told.append((job.tell, Event(piece)))
+        return not job.writing.has_ended
+
+    def _keep(self, job: Job, *, at_turn: bool) -> None:
+        """Keeps a state that was committed, so that others may begin with it."""
+        if not at_turn or (not self.engine.is_trimmable and job.position in job.request.keep_at):
+            self.prefixes.keep(_text(job).checkpoint())
+
+    def _finish(self, job: Job) -> None:
+        if job.writing.ids and job.text is not None:
+            self.prefixes.keep(job.text.checkpoint())
+        rest = job.writing.flush()
+        self._leave(job)
+        self._told.append((job.tell, Event(Piece(rest, generation=job.result()))))
+
+    # ------------------------------------------------------------ what goes wrong
+
+    def _make_room(self, jobs: list[Job], error: GpackError) -> None:
+        """Puts the youngest text back, to be computed again; the last one that is left fails."""
+        if len(self._admitted) <= 1:
+            for job in jobs:
+                self._fail(job, error)
+            return
+        youngest = self._admitted.pop()
+        youngest.close()
+        self.counters.put_back += 1
+        self._is_full = True
+        with self._changed:
+            self._waiting.appendleft(youngest)
+
+    def _fail(self, job: Job, error: GpackError) -> None:
+        self._leave(job)
+        self._told.append((job.tell, Event(error=error)))
+
+    def _fail_all(self, error: GpackError) -> None:
+        for job in list(self._admitted):
+            self._fail(job, error)
+
+    def _deliver(self) -> None:
+        """Tells what is new when the step's work is done."""
+        told, self._told = self._told, []
+        if told:
+            self._post(told)
+        if self._is_closing:
+            with self._changed:
+                self._changed.notify_all()
+
+
+def _call(calls: list[Call]) -> None:
+    for tell, event in calls:
+        tell(event)
+
+
+def _text(job: Job) -> Text:
+    assert job.text is not None
+    return job.text
+
+
+def _lacks_memory(outcome: Outcome) -> bool:
+    return outcome.error is not None and outcome.error.code == "engine.budget"

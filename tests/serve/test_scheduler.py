@@ -1,0 +1,140 @@
+"""Texts that a scheduler carries on together: each is the text that a session of its own writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpack.errors import GpackError, UsageError
+from gpack.generate.sampling import GREEDY, Sampling
+from gpack.generate.text import generate
+from gpack.model import GuildModel
+
+from .serving import Bed, open_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuildModel]:
+    with open_model(tmp_path_factory.mktemp("served")) as opened:
+        yield opened
+
+
+def prompts(count: int, most: int = 90) -> list[list[int]]:
+    rng = np.random.default_rng(5)
+    return [rng.integers(3, 250, rng.integers(1, most)).tolist() for _ in range(count)]
+
+
+def samplings(count: int) -> list[Sampling]:
+    return [GREEDY if number % 3 == 0 else Sampling(seed=number, temperature=1.2) for number in range(count)]
+
+
+def alone(model: GuildModel, prompt: list[int], sampling: Sampling, count: int = 12) -> list[int]:
+    """What a session writes: another way through the engine, one text at a time."""
+    options: dict[str, Any] = {"n_ctx": 200, "threads": 1, "cpu": "portable", "draft": "off"}
+    found = generate(model, prompt, max_tokens=count, sampling=sampling, **options)
+    ids: list[int] = found.ids  # type: ignore[union-attr]
+    return ids
+
+
+@pytest.mark.parametrize("draft", ["off", "auto", 3])
+def test_texts_together_are_those_that_they_are_alone(model: GuildModel, draft: str | int) -> None:
+    given = list(zip(prompts(10), samplings(10), strict=True))
+    expected = [alone(model, prompt, sampling) for prompt, sampling in given]
+    with Bed(model, draft=draft) as bed:
+        told = [bed.ask(prompt, sampling=sampling) for prompt, sampling in given]
+        assert [one.result().ids for one in told] == expected
+        again = [bed.ask(prompt, sampling=sampling) for prompt, sampling in given]  # from states that were kept
+        assert [one.result().ids for one in again] == expected
+        assert bed.scheduler.counters.reused_tokens > 0
+
+
+def test_texts_that_are_put_back_are_the_same(model: GuildModel) -> None:
+    given = list(zip(prompts(6, 60), samplings(6), strict=True))
+    expected = [alone(model, prompt, sampling, 100) for prompt, sampling in given]
+    with Bed(model) as bed:
+        block = bed.engine.sequence(n_ctx=64)
+        one = block.state.layouts.most_bytes(64)
+        block.close()
+    with Bed(model, state_bytes=7 * one, draft="off") as bed:  # each takes up to 3 blocks, 4 run together
+        told = [bed.ask(prompt, sampling=sampling, max_tokens=100) for prompt, sampling in given]
+        assert [one.result().ids for one in told] == expected
+        assert bed.scheduler.counters.put_back > 0
+
+
+def test_a_prompt_that_was_read_is_not_read_again(model: GuildModel) -> None:
+    prompt = prompts(1, 60)[0] + list(range(3, 103))
+    with Bed(model) as bed:
+        bed.ask(prompt).result()
+        before = bed.scheduler.counters.read_tokens
+        assert bed.ask(prompt).result().timings.cached_tokens == len(prompt) - 1
+        assert bed.scheduler.counters.read_tokens == before + 1
+        follower = bed.ask([*prompt, 9, 8, 7]).result()
+        assert follower.timings.cached_tokens >= len(prompt)
+
+
+def test_answers_to_one_prompt_read_it_once(model: GuildModel) -> None:
+    prompt = list(range(3, 123))
+    with Bed(model) as bed:
+        first = bed.make(prompt, sampling=Sampling(seed=1))
+        others = [bed.make(prompt, after=first, sampling=Sampling(seed=seed)) for seed in (2, 3)]
+        bed.scheduler.submit(first.job, *[other.job for other in others])
+        found = [told.result().ids for told in (first, *others)]
+        assert found == [alone(model, prompt, Sampling(seed=seed)) for seed in (1, 2, 3)]
+        assert bed.scheduler.counters.read_tokens == len(prompt) + 2
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one(model: GuildModel) -> None:
+    with Bed(model, n_ctx=256, batch=32) as bed:
+        long = bed.ask(list(range(3, 203)), max_tokens=5)
+        short = bed.ask([5, 6], max_tokens=1)
+        short.result()
+        assert not long.done.is_set()
+        long.result()
+
+
+def test_a_client_that_leaves_frees_everything(model: GuildModel) -> None:
+    with Bed(model, kept_bytes=0) as bed:
+        told = bed.ask([5, 6, 7], max_tokens=190)
+        while not told.events:
+            time.sleep(0.001)
+        bed.scheduler.cancel(told.job)
+        assert bed.ask([5]).result().ids  # the steps go on
+        assert told.job.is_done
+        assert not told.done.is_set()
+        assert bed.scheduler.running == 0
+        assert bed.engine.pool.used == 0
+
+
+@pytest.mark.parametrize(("prompt", "code"), [([*range(3, 203), 5], "engine.context"), ([5, 100_000], "engine.token")])
+def test_what_can_never_run_is_refused_at_once(model: GuildModel, prompt: list[int], code: str) -> None:
+    with Bed(model) as bed, pytest.raises(GpackError) as caught:
+        bed.ask(prompt)
+    assert caught.value.code == code
+
+
+def test_a_full_queue_refuses_and_closing_ends(model: GuildModel) -> None:
+    with Bed(model, parallel=1, queue=1) as bed:
+        first, second = bed.ask([5], max_tokens=150), bed.ask([6], max_tokens=150)
+        with pytest.raises(UsageError) as caught:
+            bed.ask([7])
+        assert caught.value.code == "serve.busy"
+        assert bed.scheduler.close() in (1, 2)
+        with pytest.raises(UsageError) as caught:
+            bed.ask([7])
+        assert caught.value.code == "serve.closing"
+        assert not second.done.is_set()
+        assert not first.done.is_set() or first.result()
+
+
+def test_a_text_that_does_not_fit_alone_fails_alone(model: GuildModel) -> None:
+    with Bed(model) as bed:
+        block = bed.engine.sequence(n_ctx=64)
+        size = block.state.layouts.most_bytes(200)
+        block.close()
+    with Bed(model, state_bytes=size, draft="off") as bed:
+        assert bed.ask([5], max_tokens=150).result().ids
+        assert bed.scheduler.running == 0
