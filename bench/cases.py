@@ -12,6 +12,7 @@ from gpack.terminal import units
 from .bench import Bench
 from .cases_more import external_experts, per_layer_embeddings, tokens
 from .drafting import drafts
+from .integrity import integrity
 from .kernels import kernels
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import VOCABULARY
@@ -171,6 +172,7 @@ CASES: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "quick-verify": quick_verify,
     "vocabulary": vocabulary,
     "verify": full_verify,
+    "integrity": integrity,
     "export": export,
     "convert-dense": convert_dense,
     "convert-moe": convert_moe,

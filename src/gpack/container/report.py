@@ -134,6 +134,18 @@ class Report:
             found = f"Found {name} = {show(getattr(record, name))}{known}."
             self.add(rule, section, prefix + name, base + record.OFFSETS[name], found)
 
+    def insert(self, place: int, other: Report) -> None:
+        """Takes over what another report found about other rules of the same file.
+
+        Args:
+            place: Before which of the violations those of the other belong.
+        """
+        self.violations[place:place] = other.violations
+        for rule, count in other.counts.items():
+            self.counts[rule] = self.counts.get(rule, 0) + count
+        self.checked |= other.checked
+        self.records |= other.records
+
     @property
     def ok(self) -> bool:
         """No error was found; warnings do not count."""

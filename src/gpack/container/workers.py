@@ -59,6 +59,29 @@ class Workers:
         self._orders.put(None)
 
 
+def start(job: Callable[[], T]) -> Callable[[], T]:
+    """Begins a job in a thread of its own; returns what waits for it and gives what it returned, or raises.
+
+    A caller that is interrupted need not wait: the job then ends by itself, so what it reads must be its own.
+    """
+    orders: SimpleQueue[_Order | None] = SimpleQueue()
+    answers: _Answers = SimpleQueue()
+    orders.put((0, job, answers))
+    orders.put(None)
+    try:
+        _thread.start_new_thread(_work, (orders,))
+    except RuntimeError:  # the system allows no more
+        _work(orders)
+
+    def wait() -> T:
+        _, value, fault = answers.get()
+        if fault is not None:
+            raise fault
+        return value  # type: ignore[no-any-return]
+
+    return wait
+
+
 def _work(orders: SimpleQueue[_Order | None]) -> None:
     while (order := orders.get()) is not None:
         number, job, answers = order

@@ -10,6 +10,7 @@ from ..generated.structs import gbt_v1_layout
 from . import metadata, tokenizer
 from .check_table import CheckedTable
 from .context import Context
+from .merges import spell_themselves
 from .strings import StringTable
 from .tokenizer import TokenizerTable, gather
 from .values import Value
@@ -37,9 +38,11 @@ def check_vocabulary(context: Context, checked: CheckedTable) -> None:
     if tokenizer.TOKENS not in rows:
         checked.header_fault(_RULE, "num_rows", f"TokenizerBin is there, {tokenizer.TOKENS} is not.")
         return
-    values = {key: _value(checked, rows[key], held) for key in (*_KEYS, *_TEXTS) if key in rows}
+    resolved = _resolved(checked, rows, held)
+    wanted = [key for key in (*_KEYS, *_TEXTS) if key in rows and (key != tokenizer.MERGES or resolved is None)]
+    values = {key: _value(checked, rows[key], held) for key in wanted}
     try:
-        said = tokenizer.read_vocabulary(values)
+        said = tokenizer.read_vocabulary(values, resolved)
     except FormatError as error:
         if held is not None:
             field = error.field or tokenizer.TOKENS
@@ -53,6 +56,21 @@ def check_vocabulary(context: Context, checked: CheckedTable) -> None:
     if said is not None:
         _check_stubs(checked, held, said, rows)
         _compare(context, held, said)
+
+
+def _resolved(checked: CheckedTable, rows: dict[str, int], held: TokenizerTable | None) -> tokenizer.Ids | None:
+    """The section's triples, where their texts surely resolve to them; None where that must be worked out."""
+    index = rows.get(tokenizer.MERGES)
+    if held is None or index is None or not metadata.is_stub(checked.rows[index]):
+        return None
+    row = checked.rows[index]
+    typed = (row.value_type, row.element_type) == (MetadataType.ARRAY, MetadataType.STRING)
+    return held.triples if typed and spell_themselves(_tokens(held), held.triples) else None
+
+
+def _tokens(held: TokenizerTable) -> StringTable:
+    starts = held.offsets.astype(np.int64)
+    return StringTable(held.vocab_blob, starts[:-1], np.diff(starts))
 
 
 def _check_stubs(checked: CheckedTable, held: TokenizerTable, said: tokenizer.Vocabulary, rows: dict[str, int]) -> None:
@@ -101,8 +119,7 @@ def _value(checked: CheckedTable, index: int, held: TokenizerTable | None) -> Va
         return Value(key, row.value_type, row.element_type, row.count, checked.bytes_of(row, "value"))
     kind = (key, row.value_type, row.element_type, row.count)
     if key == tokenizer.TOKENS:
-        starts = held.offsets.astype(np.int64)
-        return Value(*kind, b"", StringTable(held.vocab_blob, starts[:-1], np.diff(starts)))
+        return Value(*kind, b"", _tokens(held))
     if key == tokenizer.MERGES:
         return Value(*kind, b"", _merges(held))
     if key == tokenizer.TYPES:

@@ -59,6 +59,26 @@ def resolve_merges(tokens: StringTable, merges: StringTable) -> tuple[Ids, bool]
     return triples, bool(resolved.all())
 
 
+def spell_themselves(tokens: StringTable, triples: Ids) -> bool:
+    """Whether the texts of these merges surely resolve to the same triples: much faster than to resolve them.
+
+    That is so where no token is there twice, and no left token has a space after its first byte, where a text would be
+    split. `False` says nothing.
+
+    Args:
+        triples: int32 [n_merges, 3]; the merged tokens are known to be their parts joined.
+    """
+    if not len(triples) or triples.min() < 0 or triples.max() >= len(tokens):
+        return False
+    data, left = np.frombuffer(tokens.data, np.uint8), triples[:, 0]
+    spaces = np.concatenate([[0], np.cumsum(data == _SPACE)])
+    starts, lengths = tokens.starts[left], tokens.lengths[left]
+    if lengths.min() < 1 or (spaces[starts + lengths] != spaces[starts + 1]).any():
+        return False
+    hashes = np.sort(_hashes(Runs(data, tokens.starts, tokens.lengths)))
+    return not bool((hashes[1:] == hashes[:-1]).any())
+
+
 def _first_spaces(data: Octets, merges: StringTable) -> tuple[Positions, Flags]:
     """Where each merge is split, and whether it has a space there; others count as split at their start."""
     spaces = np.append(np.flatnonzero(data == _SPACE), len(data))

@@ -152,8 +152,11 @@ class Vocabulary:
     stubs: frozenset[str]
 
 
-def read_vocabulary(metadata: Mapping[str, Value]) -> Vocabulary | None:
+def read_vocabulary(metadata: Mapping[str, Value], resolved: Ids | None = None) -> Vocabulary | None:
     """What a GGUF's metadata says of the tokens; None where it names none.
+
+    Args:
+        resolved: The triples of the merges, all of them, where they are known; then the metadata need not have these.
 
     Raises:
         FormatError: `gguf.value` where tokens, types, merges, template or end are not what they should be.
@@ -166,7 +169,9 @@ def read_vocabulary(metadata: Mapping[str, Value]) -> Vocabulary | None:
     table = _strings(tokens)
     stubs = {TOKENS}
     types = _token_types(metadata.get(TYPES), len(table), stubs)
-    triples = _triples(metadata.get(MERGES), table, stubs)
+    triples = _triples(metadata.get(MERGES), table, stubs) if resolved is None else resolved
+    if resolved is not None:
+        stubs.add(MERGES)
     template = _template(metadata.get(TEMPLATE), stubs)
     return Vocabulary(table, types, triples, template, _eos(metadata.get(EOS), len(table)), frozenset(stubs))
 

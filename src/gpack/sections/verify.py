@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from ..container.manifest import binding_faults, canonical, parse_json, schema_faults
 from ..container.mapped import check_uncut
-from ..container.reader import Container, check_digests, check_manifest_digest
+from ..container.reader import Container
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, close_read, open_file, read_at, read_structure
-from ..errors import FormatError, MissingError, PathError
-from ..generated.constants import MAX_MANIFEST, ChunkAlgorithm, SectionKind
-from ..generated.structs import GPackFooterV1, GPackHeaderV1
-from .check_chunks import ChunkWatch, check_all_chunks, check_chunk_digests, check_parity
+from ..container.workers import start
+from ..errors import FormatError, PathError
+from ..generated.constants import MAX_MANIFEST, SectionKind
+from .check_bytes import check_bytes, check_chunks
+from .check_chunks import check_chunk_digests, check_parity
 from .check_dense import check_dense
 from .check_experts import check_experts
 from .check_metadata import check_assets, check_metadata, check_tokenizer
@@ -26,12 +27,13 @@ from .check_shards import ShardCheck, check_shards
 from .check_single import check_singles
 from .check_summary import check_summary
 from .check_tensors import check_tensor_index
-from .chunks import digest_of
 from .context import Context
 from .shards import folder_of
 
 # A hostile manifest can break its schema millions of times; so many say enough.
 _MAX_FAULTS = 10_000
+# Of files from this size on, the tables are checked while the bytes are hashed.
+BESIDE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,20 @@ def verify(
         notes: list[str] = []
         if structure.header and structure.footer and structure.entries:
             context = Context(descriptor, path, structure, report)
-            notes = context.notes
             _guarded(context, "ChunkDigests", check_chunk_digests)
+            place, of_bytes = len(report.violations), replace(context, report=Report())
+            aside = size >= BESIDE and (chunks or digests)
+            wait = start(_tables_job(context)) if aside else None
             if chunks:
-                hashed = _check_chunks(context, structure.header, structure.footer, threads, progress)
+                hashed = check_chunks(of_bytes, structure.header, structure.footer, threads, progress)
             elif digests:
-                hashed = _check_bytes(context, structure.header, structure.footer, progress)
-            _guarded(context, "ManifestJson", _check_manifest)
-            check_sections(context)
+                hashed = check_bytes(of_bytes, structure.header, structure.footer, progress)
+            if wait is None:
+                _check_tables(context)
+            else:
+                wait()
+            report.insert(place, of_bytes.report)
+            notes = context.notes
             layout = context.tables.get(SectionKind.EXPERT_LAYOUT_BIN)
             if shards and layout is not None and layout.table is not None:
                 found = check_shards(layout.table, folder_of(path) if expert_dir is None else os.fspath(expert_dir))
@@ -122,6 +130,24 @@ def verify(
     hashed += sum(shard.bytes_hashed for shard in found)
     seconds = time.perf_counter() - started
     return Verification(os.fspath(path), report, structure, hashed, seconds, tuple(found), tuple(notes))
+
+
+def _tables_job(context: Context) -> Callable[[], None]:
+    """What checks the rules of manifest and sections; it has the file open by itself, for its caller may go away."""
+    context.descriptor = os.dup(context.descriptor)
+
+    def work() -> None:
+        try:
+            _check_tables(context)
+        finally:
+            close_read(context.descriptor)
+
+    return work
+
+
+def _check_tables(context: Context) -> None:
+    _guarded(context, "ManifestJson", _check_manifest)
+    check_sections(context)
 
 
 def check_tables(container: Container) -> None:
@@ -136,8 +162,7 @@ def check_tables(container: Container) -> None:
     structure = Structure(container.file_size)
     structure.header, structure.footer, structure.entries = container.header, container.footer, container.entries
     context = Context(container.descriptor, container.path, structure, Report(), thorough=False)
-    _guarded(context, "ManifestJson", _check_manifest)
-    check_sections(context)
+    _check_tables(context)
     fault = next((found for found in context.report.errors() if found.rule != "field.reserved"), None)
     if fault is not None:
         raise fault.error(container.path)
@@ -174,77 +199,6 @@ def _guarded(context: Context, section: str, check: Callable[[Context], None]) -
         raise
     except Exception as error:
         context.report.add_escaped(section, error)
-
-
-# ---------------------------------------------------------------- bytes
-
-
-def _check_bytes(
-    context: Context, header: GPackHeaderV1, footer: GPackFooterV1, progress: Callable[[int, int], None] | None
-) -> int:
-    report, structure = context.report, context.structure
-    _check_frame(context, header, footer)
-    total = sum(entry.size for entry in structure.entries)
-    if total > structure.file_size:
-        return 0  # overlapping sections, reported as such: hashing the same bytes over and over proves nothing
-    report.check("section.sha256")
-    report_progress = None if progress is None else lambda count: progress(count, total)
-    watch = ChunkWatch(context.chunks, report).watch if context.chunks else None
-    check_digests(context.descriptor, structure, context.path, report, report_progress, watch)
-    return total
-
-
-def _check_frame(context: Context, header: GPackHeaderV1, footer: GPackFooterV1) -> None:
-    """The manifest's digest, and the bytes between the sections."""
-    # A sum is safe here: these numbers do not wrap around.
-    if header.manifest_offset + header.manifest_size <= context.structure.file_size:
-        context.report.check("manifest.sha256")
-        check_manifest_digest(context.descriptor, header, footer, context.path, context.report)
-    _check_gaps(context, header)
-
-
-def _check_chunks(
-    context: Context,
-    header: GPackHeaderV1,
-    footer: GPackFooterV1,
-    threads: int,
-    progress: Callable[[int, int], None] | None,
-) -> int:
-    """Checks the digests of all chunks, and that the digests are those that were written."""
-    _check_frame(context, header, footer)
-    entry = context.entry(SectionKind.CHUNK_DIGESTS)
-    if context.structure.find(SectionKind.CHUNK_DIGESTS) is None:
-        raise MissingError(
-            "the pack has no digests of chunks",
-            code="chunks.none",
-            path=context.path,
-            hint="`guild seal` makes a pack that has",
-        )
-    if context.notes:
-        digest_of(ChunkAlgorithm.BLAKE3)  # tells what is not installed
-    total = sum(chunked.size for chunked in context.structure.entries)
-    if entry is None or context.chunks is None or total > context.structure.file_size:
-        return 0  # reported
-    only = Structure(context.structure.file_size)
-    only.entries = [entry]
-    check_digests(context.descriptor, only, context.path, context.report)
-    report_progress = None if progress is None else lambda count: progress(count, total)
-    return entry.size + check_all_chunks(context, context.chunks, threads, report_progress)
-
-
-def _check_gaps(context: Context, header: GPackHeaderV1) -> None:
-    """Bytes between sections, before the directory and before the footer are zero."""
-    context.report.check("section.gap_zero")
-    footer = context.structure.footer_offset
-    spans = sorted((entry.offset, entry.offset + entry.size) for entry in context.structure.entries)
-    table = header.section_table_offset
-    spans += [(table, table + len(context.structure.entries) * context.structure.entries[0].SIZE)]
-    spans += [(footer, footer + GPackFooterV1.SIZE)]
-    end = GPackHeaderV1.SIZE
-    for start, stop in spans:
-        if end < start <= footer:
-            context.check_zero("section.gap_zero", "gap", end, start)
-        end = max(end, stop)
 
 
 # ---------------------------------------------------------------- manifest
