@@ -102,8 +102,12 @@ class EngineMachine(RuleBasedStateMachine):
     def together(self, _who: int, seed: int, _amount: int) -> None:
         self.world.step(self.world.chunks(seed, 7, FEW if seed % 2 else MANY))
 
-    def prompt(self, _who: int, seed: int, _amount: int) -> None:
-        self.world.step(self.world.chunks(seed, 1, MANY))
+    def prompt(self, who: int, seed: int, _amount: int) -> None:
+        """Of one text; one of six is long."""
+        if seed % 6:
+            self.world.step(self.world.chunks(seed, 1, MANY))
+        else:
+            self.world.lengthen(self.world.pick(who), seed)
 
     def token(self, who: int, seed: int, _amount: int) -> None:
         mirror = self.world.pick(who)

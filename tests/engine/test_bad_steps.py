@@ -78,6 +78,8 @@ BAD: dict[str, tuple[Callable[[Place], list[Chunk]], str, str | None]] = {
     "a negative token": (lambda p: [Chunk(p.texts[0], [-1])], "engine.token", "ids"),
     "an enormous token": (lambda p: [Chunk(p.texts[0], [1 << 40])], "engine.token", "ids"),
     "not a token": (lambda p: [Chunk(p.texts[0], ["a"])], "usage", "ids"),  # type: ignore[list-item]
+    "no chunk": (lambda p: [p.texts[0]], "usage", "chunks"),  # type: ignore[list-item]
+    "no text": (lambda _: [Chunk("text", [1])], "usage", "sequence"),  # type: ignore[arg-type]
     "no such logits": (lambda p: [Chunk(p.texts[0], [1], "some")], "usage", "logits"),  # type: ignore[arg-type]
 }
 
@@ -90,7 +92,9 @@ def test_refused_before_anything_is_computed(place: Place, name: str, is_alone: 
     if not is_alone:
         if not chunks:
             pytest.skip("there is no chunk that others could stand beside")
-        chunks.insert(0, Chunk(place.texts[1], [5])) if all(c.sequence is not place.texts[1] for c in chunks) else None
+        chunks.insert(0, Chunk(place.texts[1], [5])) if all(
+            getattr(c, "sequence", None) is not place.texts[1] for c in chunks
+        ) else None
     before = [each.tokens for each in place.texts]
     used = place.engine.pool.used
     with pytest.raises(UsageError) as caught:

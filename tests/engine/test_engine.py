@@ -277,6 +277,70 @@ def test_forking_while_steps_run(model: GuildModel) -> None:
             assert np.array_equal(logits[0], wanted[at])
 
 
+@pytest.mark.parametrize("action", ["truncate", "rewind", "restore"])
+def test_what_shortens_a_text_waits_for_its_step(
+    model: GuildModel, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    ids = text(40)
+    with model.engine(batch=64) as engine:
+        sequence = engine.sequence()
+        engine.step([Chunk(sequence, ids[:20])])
+        checkpoint = sequence.checkpoint()
+        run, running = engine.backend.run, threading.Event()
+
+        def slow(*given: Any) -> Any:
+            running.set()
+            other.join(0.2)  # time enough to change the text, were it not to wait
+            return run(*given)
+
+        def shorten() -> None:
+            running.wait()
+            getattr(sequence, action)(checkpoint if action == "restore" else 10)
+
+        other = threading.Thread(target=shorten)
+        other.start()
+        monkeypatch.setattr(engine.backend, "run", slow)
+        engine.step([Chunk(sequence, ids[20:30])])
+        monkeypatch.undo()
+        other.join()
+        length = 20 if action == "restore" else 10
+        assert (sequence.position, sequence.tokens) == (length, ids[:length])
+        result = engine.step([Chunk(sequence, ids[length:])])
+        assert np.array_equal(result.logits[0], alone(engine, ids)[-1])
+
+
+def test_what_is_no_position_and_no_checkpoint(engine: Engine) -> None:
+    with engine.sequence() as sequence:
+        engine.step([Chunk(sequence, [1, 2, 3])])
+        for action in (sequence.truncate, sequence.rewind):
+            for position in (2.0, "x", None, -1, 4):
+                with pytest.raises(UsageError):
+                    action(position)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            sequence.restore(None)  # type: ignore[arg-type]
+        assert sequence.tokens == [1, 2, 3]
+    kinds: tuple[Any, ...] = ([], "F17")
+    for kind in kinds:
+        with pytest.raises(UsageError):
+            engine.sequence(cache_type=kind)  # type: ignore[arg-type]
+
+
+def test_an_open_chunk_belongs_to_its_engine(model: GuildModel) -> None:
+    with model.engine(batch=8) as one, model.engine(batch=8) as other, one.sequence() as sequence:
+        opened = one.step([Chunk(sequence, [1, 2], open=True)])[0].opened
+        assert opened is not None
+        with pytest.raises(UsageError) as caught:
+            other.accept([(opened, 1)])
+        assert caught.value.code == "engine.sequence"
+        one.accept([(opened, 1)])
+        assert sequence.tokens == [1]
+
+
+def test_a_way_to_compute_that_is_not_there(model: GuildModel) -> None:
+    with pytest.raises(UsageError):
+        model.engine(compute="int4")
+
+
 def test_sessions_of_a_model_share_an_engine(model: GuildModel) -> None:
     before = threading.active_count()
     with model.session(threads=2) as first, model.session(threads=2) as second, model.session(threads=2, n_ctx=64):

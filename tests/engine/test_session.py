@@ -108,7 +108,7 @@ def test_no_tokens_and_no_numbers(model: GuildModel) -> None:
         ({"batch": 0}, "batch"),
         ({"threads": 0}, "threads"),
         ({"cache_type": "Q4_0"}, "cache_type"),
-        ({"compute": "f16"}, None),
+        ({"compute": "f16"}, "compute"),
         ({"cpu": "mmx"}, "cpu"),
     ],
 )

@@ -19,7 +19,8 @@ from gpack.errors import GpackError, UsageError
 
 from .alone import Alone, Row, is_same, rows_of
 
-N_CTX = 420  # positions: more than six blocks, and more than the part of a text that attention takes at once
+N_CTX = 620  # positions
+LONG = 530  # positions that attention takes in three parts: their order shows in the bits
 MOST_TEXTS = 7
 CACHE_TYPES = ("F32", "F16", "Q8_0")
 N_TOKENS = 39  # of a vocabulary of 40; the last one is POISON
@@ -103,6 +104,13 @@ class World:
             tokens = rng.integers(0, N_TOKENS, count).tolist()
             made.append((mirror, Chunk(mirror.text, tokens, wanted, position)))  # type: ignore[arg-type]
         return made
+
+    def lengthen(self, mirror: Mirror, seed: int) -> None:
+        """Steps until a text is long."""
+        rng = np.random.default_rng(seed)
+        while (left := LONG - len(mirror.tokens)) > 0:
+            tokens = rng.integers(0, N_TOKENS, min(left, self.engine.batch)).tolist()
+            self.step([(mirror, Chunk(mirror.text, tokens, "last"))])
 
     def step(self, chunks: Sequence[tuple[Mirror, Chunk]]) -> StepResult | None:
         """A step in which nothing may fail."""

@@ -79,6 +79,22 @@ class StepResult(Sequence[Outcome]):
                 raise outcome.error
 
 
+def check_text(text: object, owner: object) -> Text:
+    """A text that an engine can carry on.
+
+    Raises:
+        UsageError: `engine.sequence`: it is closed, or belongs to another engine; `usage`: it is no text.
+    """
+    if not isinstance(text, Text):
+        raise UsageError(
+            f"{type(text).__name__} is no text of an engine", code="usage", field="sequence", hint="Engine.sequence"
+        )
+    if text.owner is not owner or text.is_closed:
+        what = "is closed" if text.is_closed else "belongs to another engine"
+        raise UsageError(f"the text {what}", code="engine.sequence", field="sequence")
+    return text
+
+
 def check_tokens(ids: Sequence[int], n_vocab: int) -> list[int]:
     """Tokens as a list.
 

@@ -22,7 +22,7 @@ from ..machine import half_of_free_memory
 from ..model.load import LoadedModel
 from .backends import Compute, make_backend
 from .backends.base import Segment, Step
-from .chunks import Chunk, Outcome, StepResult, check_tokens
+from .chunks import Chunk, Outcome, StepResult, check_text, check_tokens
 from .draft_layer import DraftLayer
 from .finite import is_finite
 from .options import DEFAULT_BATCH, DEFAULT_CONTEXT, MOST_TOKENS, count_option
@@ -147,7 +147,7 @@ class Engine:
                 hint="a smaller n_ctx, or a smaller type of cache",
             )
         draft = self._drafts.layouts(cache_type) if drafts and self._drafts.off is None else None
-        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type, draft=draft)
+        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type, stepping=self._stepping, draft=draft)
 
     @property
     def drafts_off(self) -> str | None:
@@ -155,9 +155,9 @@ class Engine:
         return self._drafts.off
 
     def _layout(self, cache_type: str) -> Layouts:
-        known = self._layouts.get(cache_type)
+        known = self._layouts.get(cache_type) if isinstance(cache_type, str) else None
         if known is None:
-            if cache_type not in self.backend.cache_types:
+            if not isinstance(cache_type, str) or cache_type not in self.backend.cache_types:
                 raise UsageError(
                     f"there is no cache of type {cache_type!r}",
                     code="usage",
@@ -205,11 +205,14 @@ class Engine:
             counts: Chunks of different texts, and how many of their tokens count; there may be none.
 
         Raises:
-            UsageError: `engine.open`: a chunk can no longer be accepted; `usage`: it does not have so many tokens.
+            UsageError: `engine.open`: a chunk can no longer be accepted; `engine.sequence`: its text belongs to
+                another engine; `usage`: it does not have so many tokens.
             KeyboardInterrupt: The caller was interrupted; texts are at their last commit, their chunks void.
         """
         with self._stepping:
             self._open()
+            if any(chunk.sequence.owner is not self for chunk, _ in counts):
+                raise UsageError("a text belongs to another engine", code="engine.sequence", field="counts")
             self._commit_states(self._replay.accepted(counts))
 
     def draft(self, wanted: Sequence[tuple[Text, int, int]]) -> list[list[int]]:
@@ -228,8 +231,7 @@ class Engine:
         with self._stepping:
             self._open()
             for text, token, _ in wanted:
-                if text.owner is not self or text.is_closed:
-                    raise UsageError("the text is closed, or another engine's", code="engine.sequence", field="wanted")
+                check_text(text, self)
                 check_tokens([token], self.n_vocab)
             return self._drafts.draft(self.pool, wanted)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..errors import GpackError, UsageError
-from .chunks import Chunk, check_room, check_tokens
+from .chunks import Chunk, check_room, check_text, check_tokens
 from .options import MOST_OPEN
 from .state.pool import Block
 from .state.sequence import OpenChunk
@@ -45,10 +45,9 @@ def planned(chunks: Sequence[Chunk], owner: Any, n_vocab: int, batch: int) -> li
     """
     plans, rows, wanted, seen = [], 0, 0, set()
     for chunk in chunks:
-        text = chunk.sequence
-        if text.owner is not owner or text.is_closed:
-            what = "is closed" if text.is_closed else "belongs to another engine"
-            raise UsageError(f"the text {what}", code="engine.sequence", field="sequence")
+        if not isinstance(chunk, Chunk):
+            raise UsageError(f"{type(chunk).__name__} is no chunk", code="usage", field="chunks")
+        text = check_text(chunk.sequence, owner)
         if id(text) in seen:
             raise UsageError("a text has two chunks in one step", code="engine.sequence", field="sequence")
         seen.add(id(text))

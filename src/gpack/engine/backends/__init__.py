@@ -8,6 +8,7 @@ from ...errors import UsageError
 from .base import Backend
 
 Compute = Literal["int8", "f32"]
+COMPUTE: tuple[Compute, ...] = ("int8", "f32")
 DEVICES = ("cpu", "reference")
 
 
@@ -17,6 +18,10 @@ def make_backend(device: str, *, threads: int | None, compute: Compute, batch: i
     Raises:
         UsageError: There is no such device, or an option makes no sense to it.
     """
+    if compute not in COMPUTE:
+        raise UsageError(
+            f"there is no way to compute {compute!r}", code="usage", field="compute", hint=", ".join(COMPUTE)
+        )
     if device == "cpu":
         from .cpu.backend import CpuBackend
 

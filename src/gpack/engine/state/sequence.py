@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from array import array
 from collections.abc import Sequence as Tokens
@@ -75,7 +76,7 @@ class Sequence:
     """One text. An engine makes it and carries it on; use it as a context manager, or call `close`.
 
     Sequences may be made, forked and closed from any thread; a text that is in a step stays as it was until the step
-    ends.
+    ends. Whatever shortens or replaces a text waits for that.
 
     Attributes:
         n_ctx: Most tokens of the text.
@@ -85,10 +86,18 @@ class Sequence:
     """
 
     def __init__(
-        self, owner: object, layouts: Layouts, *, n_ctx: int, cache_type: str, draft: Layouts | None = None
+        self,
+        owner: object,
+        layouts: Layouts,
+        *,
+        n_ctx: int,
+        cache_type: str,
+        stepping: threading.Lock,
+        draft: Layouts | None = None,
     ) -> None:
-        """`Engine.sequence` is the way to make one."""
+        """`Engine.sequence` is the way to make one; `stepping` is held while a step runs."""
         self.owner, self.n_ctx, self.cache_type = owner, n_ctx, cache_type
+        self._stepping = stepping
         # The state and the tokens are replaced together: an interrupt finds the old ones or the new. Of the tokens only
         # those before the state's position count.
         self._content = TextState.empty(layouts, draft), array("i")
@@ -163,9 +172,9 @@ class Sequence:
         Raises:
             UsageError: `engine.position`: the text is not that long, or its state does not allow it; see `rewind`.
         """
-        self._check(position)
-        with self._lock:
-            if not self.state.can_truncate(position):
+        position = self._checked(position)
+        with self._stepping, self._lock:
+            if position > self.position or not self.state.can_truncate(position):
                 raise UsageError(
                     f"a text of {self.position} tokens cannot be truncated to {position}: its layers have forgotten"
                     " what came before",
@@ -188,7 +197,7 @@ class Sequence:
         Raises:
             UsageError: `engine.position`: the text is not that long.
         """
-        self._check(position)
+        position = self._checked(position)
         if self.can_truncate(position):
             self.truncate(position)
             return position
@@ -201,16 +210,18 @@ class Sequence:
 
     def fork(self) -> Self:
         """Another text that begins like this one; memory is shared until one of them writes."""
-        self._check(0)
+        self._checked(0)
         with self._lock:
             state = self.state.shared()
-            made = type(self)(self.owner, state.layouts, n_ctx=self.n_ctx, cache_type=self.cache_type)
+            made = type(self)(
+                self.owner, state.layouts, n_ctx=self.n_ctx, cache_type=self.cache_type, stepping=self._stepping
+            )
             made._content = state, self._content[1][: state.position]
         return made
 
     def checkpoint(self) -> Checkpoint:
         """The text as it is now, to return to."""
-        self._check(0)
+        self._checked(0)
         with self._lock:
             state = self.state.shared()
             return Checkpoint(state, self._content[1][: state.position])
@@ -222,7 +233,9 @@ class Sequence:
             UsageError: `engine.position`: it belongs to a text of another engine or another type of cache;
                 `engine.context`: it is longer than this text may be.
         """
-        self._check(0)
+        self._checked(0)
+        if not isinstance(checkpoint, Checkpoint):
+            raise UsageError(f"{checkpoint!r} is no checkpoint", code="usage", field="checkpoint")
         if checkpoint.state.layouts is not self.state.layouts:
             raise UsageError(
                 "the checkpoint belongs to a text of another engine or type of cache", code="engine.position"
@@ -233,8 +246,9 @@ class Sequence:
                 code="engine.context",
                 field="n_ctx",
             )
-        with self._lock:
-            self._content = checkpoint.state.shared(), checkpoint.tokens[:]
+        with self._stepping, self._lock:
+            if not self._closed:
+                self._content = checkpoint.state.shared(), checkpoint.tokens[:]
 
     def return_to(self, state: TextState) -> None:
         """Returns to a state that this text had, since when tokens were only added."""
@@ -259,13 +273,18 @@ class Sequence:
         state, tokens = self._content
         return checkpoint.state.layouts is state.layouts and tokens[: checkpoint.position] == checkpoint.tokens
 
-    def _check(self, position: int) -> None:
-        """Refuses a closed text, and positions that it does not have."""
+    def _checked(self, position: int) -> int:
+        """A position; refuses a closed text, and positions that it does not have."""
         if self._closed:
             raise UsageError("the text is closed", code="engine.sequence", field="sequence")
+        try:
+            position = operator.index(position)
+        except TypeError as error:
+            raise UsageError(f"{position!r} is not a position", code="usage", field="position") from error
         if not 0 <= position <= self.position:
             raise UsageError(
                 f"there is no position {position} in a text of {self.position} tokens",
                 code="engine.position",
                 field="position",
             )
+        return position
