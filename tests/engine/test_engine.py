@@ -322,7 +322,7 @@ def test_what_is_no_position_and_no_checkpoint(engine: Engine) -> None:
     kinds: tuple[Any, ...] = ([], "F17")
     for kind in kinds:
         with pytest.raises(UsageError):
-            engine.sequence(cache_type=kind)  # type: ignore[arg-type]
+            engine.sequence(cache_type=kind)
 
 
 def test_an_open_chunk_belongs_to_its_engine(model: GuildModel) -> None:
@@ -332,6 +332,11 @@ def test_an_open_chunk_belongs_to_its_engine(model: GuildModel) -> None:
         with pytest.raises(UsageError) as caught:
             other.accept([(opened, 1)])
         assert caught.value.code == "engine.sequence"
+        for wrong in ([(None, 1)], [(opened, True)], [(opened, 1.0)], [(opened, 3)]):
+            with pytest.raises(UsageError):
+                one.accept(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            one.step(None)  # type: ignore[arg-type]
         one.accept([(opened, 1)])
         assert sequence.tokens == [1]
 

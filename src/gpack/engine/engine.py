@@ -211,9 +211,7 @@ class Engine:
         """
         with self._stepping:
             self._open()
-            if any(chunk.sequence.owner is not self for chunk, _ in counts):
-                raise UsageError("a text belongs to another engine", code="engine.sequence", field="counts")
-            self._commit_states(self._replay.accepted(counts))
+            self._commit_states(self._replay.accepted(counts, self))
 
     def draft(self, wanted: Sequence[tuple[Text, int, int]]) -> list[list[int]]:
         """Guesses how texts go on, by the model's draft layer; the texts stay as they are.

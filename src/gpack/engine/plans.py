@@ -43,6 +43,8 @@ def planned(chunks: Sequence[Chunk], owner: Any, n_vocab: int, batch: int) -> li
     Raises:
         UsageError: As `Engine.step`.
     """
+    if not isinstance(chunks, Sequence):
+        raise UsageError(f"{type(chunks).__name__} is no sequence of chunks", code="usage", field="chunks")
     plans, rows, wanted, seen = [], 0, 0, set()
     for chunk in chunks:
         if not isinstance(chunk, Chunk):

@@ -36,13 +36,13 @@ class Replay:
             return None
         return pool.take(self._backend.kept_layout(self._body, rows), writer)
 
-    def accepted(self, counts: Sequence[tuple[OpenChunk, int]]) -> list[tuple[Text, TextState]]:
+    def accepted(self, counts: Sequence[tuple[OpenChunk, int]], owner: object) -> list[tuple[Text, TextState]]:
         """The states of texts after the first tokens of their chunks, which are void from now on.
 
         Raises:
             UsageError: As `Engine.accept`.
         """
-        self._check(counts)
+        self._check(counts, owner)
         for chunk, _ in counts:
             chunk.sequence.opened = None
         waiting = [self._segment(chunk, count) for chunk, count in counts if self._is_replayed(chunk, count)]
@@ -58,13 +58,17 @@ class Replay:
         return made
 
     @staticmethod
-    def _check(counts: Sequence[tuple[OpenChunk, int]]) -> None:
+    def _check(counts: Sequence[tuple[OpenChunk, int]], owner: object) -> None:
         seen = set()
         for chunk, count in counts:
+            if not isinstance(chunk, OpenChunk):
+                raise UsageError(f"{type(chunk).__name__} is no open chunk", code="usage", field="counts")
+            if chunk.sequence.owner is not owner:
+                raise UsageError("a text belongs to another engine", code="engine.sequence", field="counts")
             if chunk.is_void or id(chunk) in seen:
                 what = "the chunk is no longer open: its text changed, or was in another step"
                 raise UsageError(what, code="engine.open", field="counts")
-            if not isinstance(count, int) or not 0 <= count <= len(chunk.tokens):
+            if type(count) is not int or not 0 <= count <= len(chunk.tokens):
                 what = f"a chunk of {len(chunk.tokens)} tokens cannot be accepted as {count!r}"
                 raise UsageError(what, code="usage", field="counts")
             seen.add(id(chunk))

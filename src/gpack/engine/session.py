@@ -191,6 +191,7 @@ class Session:
             return np.concatenate(logits), np.concatenate(states) if hidden else None
         except BaseException:
             text.return_to(before)
+            self._checkpoints = [known for known in self._checkpoints if known.position <= before.position]
             raise
 
     def _step(self, engine: Engine, tokens: list[int], wanted: Wanted, hidden: bool) -> tuple[Any, Any]:
@@ -242,9 +243,7 @@ class Session:
 
     def reachable(self, position: int) -> int:
         """What `rewind` would return."""
-        if self._text.can_truncate(position):
-            return position
-        return max((known.position for known in self._checkpoints if known.position <= position), default=0)
+        return self._text.reachable(position, *self._checkpoints)
 
     def resume(self, checkpoint: Checkpoint, position: int) -> None:
         """Makes the text the first tokens of a checkpoint, which must be able to reach that position.

@@ -201,12 +201,23 @@ class Sequence:
         if self.can_truncate(position):
             self.truncate(position)
             return position
-        usable = [known for known in checkpoints if known.position <= position and self._continues(known)]
-        if usable:
-            self.restore(max(usable, key=lambda known: known.position))
-        else:
+        nearest = self._nearest(position, checkpoints)
+        if nearest is None:
             self.truncate(0)
+        else:
+            self.restore(nearest)
         return self.position
+
+    def reachable(self, position: int, *checkpoints: Checkpoint) -> int:
+        """What `rewind` would return."""
+        if self.can_truncate(position):
+            return position
+        nearest = self._nearest(position, checkpoints)
+        return 0 if nearest is None else nearest.position
+
+    def _nearest(self, position: int, checkpoints: Tokens[Checkpoint]) -> Checkpoint | None:
+        usable = [known for known in checkpoints if known.position <= position and self._continues(known)]
+        return max(usable, key=lambda known: known.position, default=None)
 
     def fork(self) -> Self:
         """Another text that begins like this one; memory is shared until one of them writes."""
