@@ -36,6 +36,13 @@ from .shelf import Shelf, Slot
 from .sse import encode
 
 LOG = logging.getLogger("gpack.serve")
+# The page may ask this server alone, and nobody may show it inside of another.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 _OPEN = ("/", "/health", "/favicon.ico")  # paths that need no key
 
 
@@ -252,7 +259,7 @@ class _Server:
         path = resources.files("gpack.serve") / "page" / "index.html"
         if not path.is_file():
             return _json({"name": "gpack", "version": __version__, "models": self.shelf.names})
-        return Response(path.read_bytes(), media_type="text/html; charset=utf-8")
+        return Response(path.read_bytes(), headers=_PAGE_HEADERS, media_type="text/html; charset=utf-8")
 
     # ------------------------------------------------------------ requests
 
