@@ -232,16 +232,19 @@ def _as_file(container: Container) -> Iterator[FilePath]:
     if sha256(data).digest() != container.footer.manifest_sha256:
         raise FormatError("the manifest changed", code="manifest.sha256", path=container.path, section="ManifestJson")
     try:
-        folder = tempfile.TemporaryDirectory(prefix="gpack-")
+        folder = tempfile.TemporaryDirectory(prefix="gpack-", ignore_cleanup_errors=True)
     except OSError as error:
         raise PathError(f"no temporary folder: {error.strerror}", code="io.write") from error
     with folder as name:
         file = FilePath(name) / MANIFEST_NAME
         try:
             file.write_bytes(data)
-        except OSError as error:
-            raise PathError(f"cannot be written: {error.strerror}", code="io.write", path=file) from error
-        yield file
+            yield file
+        except PathError:
+            raise
+        except OSError as error:  # of what lies in the folder
+            place = error.filename or file
+            raise PathError(f"cannot be written: {error.strerror}", code="io.write", path=place) from error
 
 
 # ---------------------------------------------------------------- the library

@@ -10,6 +10,7 @@ from pathlib import Path
 from .. import errors
 from .held import HoldsFile
 from .lost_pages import lost
+from .structure import close_read
 from .temporary import create_locked, remove_abandoned
 
 LOG = logging.getLogger("gpack")
@@ -147,18 +148,7 @@ class AtomicFile(HoldsFile):
             ) from error
         except OSError as error:
             raise write_error(error, self.destination, 0) from error
-        try:
-            sync_folder(self.destination.parent)
-        except OSError as error:
-            fault = errors.PathError(
-                f"the file is in place, perhaps not yet durable: its folder cannot be synced ({error.strerror})",
-                code="io.not_durable",
-                path=self.destination,
-                hint="`sync` makes it durable",
-            )
-            if error.errno not in _UNSYNCED_FOLDERS:
-                raise fault from error
-            LOG.warning("%s", fault)
+        make_durable(self.destination)
 
     def __enter__(self) -> AtomicFile:
         return self
@@ -189,7 +179,27 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
+
+
+def make_durable(path: Path) -> None:
+    """Waits until the folder of a file that was put in place is on the disk, as far as the system can.
+
+    Raises:
+        PathError: `io.not_durable`: it is in place, and the system reports a fault of the disk.
+    """
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        fault = errors.PathError(
+            f"the file is in place, perhaps not yet durable: its folder cannot be synced ({error.strerror})",
+            code="io.not_durable",
+            path=path,
+            hint="`sync` makes it durable",
+        )
+        if error.errno not in _UNSYNCED_FOLDERS:
+            raise fault from error
+        LOG.warning("%s", fault)
 
 
 def check_space(destination: Path, size: int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from ..container.atomic import AtomicFile, sync_folder, write_error
+from ..container.atomic import AtomicFile, make_durable, write_error
 from ..container.structure import close_read, open_file, read_at
 from ..errors import DigestError, FormatError, PathError
 from ..generated.structs import GPackFooterV1
@@ -102,9 +102,14 @@ def finish(path: str | os.PathLike[str]) -> bool:
         close_read(descriptor)
     try:
         os.unlink(journal)
-        sync_folder(journal.parent)
     except OSError as error:
-        raise write_error(error, journal, 0) from error
+        raise PathError(
+            f"the mended pack is in place, and its journal cannot be removed ({error.strerror})",
+            code="io.write",
+            path=journal,
+            hint="the next command that is given the pack removes it",
+        ) from error
+    make_durable(Path(os.path.realpath(path)))  # a journal that comes back is written once more, which does no harm
     return True
 
 

@@ -11,7 +11,7 @@ from ..container.atomic import AtomicFile
 from ..container.streaming import CHUNK
 from ..container.structure import section_name
 from ..convert.export import refuse_overwriting
-from ..errors import FormatError, UsageError
+from ..errors import FormatError, PathError, UsageError
 from ..generated.constants import SectionKind
 from ..sections.verify import Verification, verify
 from .donors import DigestsDonor, Donor, PackDonor, ParityDonor, SourceDonor, open_donor
@@ -259,7 +259,15 @@ class _Mender:
         places = [(damage.offset, damage.length) for damage in self.found.damages]
         write_journal(target.path, places, self.patches(), target.footer_digest, target.total_size)
         finish(target.path)
-        result = verify(target.path)
+        try:
+            result = verify(target.path)
+        except PathError as error:
+            raise PathError(
+                f"the mended pack is in place, and could not be verified: {error.message}",
+                code=error.code,
+                path=target.path,
+                hint="`guild verify` does it",
+            ) from error
         _check(result, target.path)
         return result
 
