@@ -1,7 +1,7 @@
 """`python -m bench`: measures GPACK and its peers by turns in the same run, and says which targets were reached.
 
 It makes its own files in the folder for temporary files, or in `--dir`, and removes them whatever happens; they are
-read from the page cache, and waiting for the disk is told apart. Times are medians with the smallest and the largest,
+read from the page cache, and waiting for the disk is counted apart. Times are medians with the smallest and largest,
 of the calmest rounds. The column `others` says how many cores other programs kept busy meanwhile: where that is not
 near 0, conversion and verification lacked the second core. Ratios mean more than times, since both sides had the same
 machine.

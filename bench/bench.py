@@ -36,7 +36,7 @@ class Bench:
         return self.model.lower() in name.lower()
 
     def many_rounds(self) -> int:
-        """Runs where a ratio near 1 has to be told from noise: at least ten."""
+        """Runs where a ratio near 1 has to be distinguished from noise: at least ten."""
         return self.rounds if self.quick else max(self.rounds, 10)
 
     def dense(self) -> Path:

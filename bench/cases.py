@@ -102,7 +102,7 @@ def convert_moe(bench: Bench) -> list[Row]:
 
 
 def _convert(bench: Bench, case: str, source: Path, name: str) -> list[Row]:
-    """The source is in the page cache; waiting for the disk is told apart.
+    """The source is in the page cache; waiting for the disk is counted apart.
 
     Only one output exists at a time: on a virtual machine, memory that was not in use before is slow at first.
     """

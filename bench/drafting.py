@@ -31,8 +31,8 @@ def drafts(bench: Bench) -> Iterator[Row]:
     if path is not None and bench.wants("SmolLM2"):
         for what, least in _NGRAMS.items():
             prompt, answer = _dictated(what)
-            told = {"path": str(path), "mtp": False, "prompt": prompt, "answer": answer, "steps": len(answer)}
-            yield _row(bench, f"SmolLM2, n-grams, {what}", told, "auto", least)
+            options = {"path": str(path), "mtp": False, "prompt": prompt, "answer": answer, "steps": len(answer)}
+            yield _row(bench, f"SmolLM2, n-grams, {what}", options, "auto", least)
 
 
 def _layer(bench: Bench, name: str, least: float) -> Iterator[Row]:
@@ -43,15 +43,15 @@ def _layer(bench: Bench, name: str, least: float) -> Iterator[Row]:
             draft_models.write(path, kind, right)
         # Prompts that differ, so that a text is no part of another one.
         prompt = [random.Random(right).randrange(draft_models.VOCABULARY) for _ in range(32)]
-        told = {"path": str(path), "mtp": True, "prompt": prompt, "steps": _STEPS}
-        yield _row(bench, f"qwen35 {name}, Q8_0, drafts right {right:.0%}, --draft {draft}", told, draft, wanted)
+        options = {"path": str(path), "mtp": True, "prompt": prompt, "steps": _STEPS}
+        yield _row(bench, f"qwen35 {name}, Q8_0, drafts right {right:.0%}, --draft {draft}", options, draft, wanted)
     for path in bench.folder.glob("drafts-*.gguf"):
         path.unlink()
 
 
-def _row(bench: Bench, what: str, told: dict[str, Any], draft: int | str, least: float | None) -> Row:
-    told |= {"threads": min(2, usable_cores()), "n_ctx": 2048, "repeats": _REPEATS, "drafts": ["off", draft]}
-    outcomes = by_turns(_ROUNDS, {"ours": lambda: ours(bench, "drafts", told)})["ours"]
+def _row(bench: Bench, what: str, options: dict[str, Any], draft: int | str, least: float | None) -> Row:
+    options |= {"threads": min(2, usable_cores()), "n_ctx": 2048, "repeats": _REPEATS, "drafts": ["off", draft]}
+    outcomes = by_turns(_ROUNDS, {"ours": lambda: ours(bench, "drafts", options)})["ours"]
     rates = {way: [rate for outcome in outcomes for rate in outcome["rates"][str(way)]] for way in ("off", draft)}
     with_drafts, without = (statistics.median(rates[way]) for way in (draft, "off"))
     became = outcomes[-1]["drafts"][str(draft)]

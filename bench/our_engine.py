@@ -181,7 +181,7 @@ class _Silent:
 
 
 class _Dictated:
-    """A session whose model computes as ever, and then says what it is told to."""
+    """A session whose model computes as ever, and then says what it is asked to."""
 
     def __init__(self, session: Any, text: list[int]) -> None:
         self._session, self._text = session, text
@@ -213,7 +213,7 @@ def drafts(options: dict[str, Any]) -> dict[str, Any]:
     from gpack.generate.text import Request, TextGenerator
 
     rates: dict[str, list[float]] = {}
-    told: dict[str, Any] = {}
+    drafts: dict[str, Any] = {}
     ids: list[list[int]] = []
     with _model(options["path"]) as model:
         for _ in range(options["repeats"]):
@@ -227,9 +227,9 @@ def drafts(options: dict[str, Any]) -> dict[str, Any]:
                     request = Request(ids=options["prompt"], max_tokens=options["steps"])
                     found = generator.generate(request)
                     rates.setdefault(str(draft), []).append(found.timings.decode_rate or 0.0)
-                    told[str(draft)] = None if found.timings.drafts is None else found.timings.drafts.to_dict()
+                    drafts[str(draft)] = None if found.timings.drafts is None else found.timings.drafts.to_dict()
                     ids.append(found.ids)
-    return {"rates": rates, "drafts": told, "same": all(each == ids[0] for each in ids)}
+    return {"rates": rates, "drafts": drafts, "same": all(each == ids[0] for each in ids)}
 
 
 def greedy(options: dict[str, Any]) -> dict[str, Any]:

@@ -68,12 +68,12 @@ def _speed(bench: Bench, builds: dict[str, str], name: str, files: tuple[Path, P
     decode = 17 + (64 if source.stat().st_size < 1 << 28 else 24)
     # Any ids of the vocabulary do, the same for all.
     ids = [(place * 7919 + 13) % 30_000 for place in range(max(decode, _PROMPT))]
-    told = {"threads": threads, "n_ctx": _CONTEXT, "decode": ids[:decode], "prompt": ids[:_PROMPT]}
-    ways: dict[str, Way] = {"ours": lambda: ours(bench, "speed", told | {"path": str(pack)})}
+    options = {"threads": threads, "n_ctx": _CONTEXT, "decode": ids[:decode], "prompt": ids[:_PROMPT]}
+    ways: dict[str, Way] = {"ours": lambda: ours(bench, "speed", options | {"path": str(pack)})}
     if machine_has_avx2_beside_better():
-        ways["ours, avx2"] = lambda: ours(bench, "speed", told | {"path": str(pack), "cpu": "avx2"})
+        ways["ours, avx2"] = lambda: ours(bench, "speed", options | {"path": str(pack), "cpu": "avx2"})
     for build, library in builds.items():
-        ways[build] = lambda library=library: peer(bench, library, "speed", told | {"path": str(source)})  # type: ignore[misc]
+        ways[build] = lambda library=library: peer(bench, library, "speed", options | {"path": str(source)})  # type: ignore[misc]
     warm_up({"ours": ways["ours"]})
     # A gigabyte of weights takes half a minute each time, and more with one thread.
     runs = by_turns(bench.rounds if decode > 64 else min(bench.rounds, _LARGE_ROUNDS), ways)
@@ -113,10 +113,10 @@ def _rates(what: str, runs: dict[str, list[Outcome]], builds: dict[str, str], ke
 
 def _features(what: str, runs: dict[str, list[Outcome]]) -> Row:
     """A line of the CPU features that each side's code uses."""
-    told = {way: outcomes[0]["features"] for way, outcomes in runs.items()}
-    ours = "; ".join(f"{way}: {used}" for way, used in told.items() if way.startswith("ours"))
-    others = "; ".join(f"{way}: {used}" for way, used in told.items() if not way.startswith("ours"))
-    return Row("run", what, ours, others, data=told)
+    options = {way: outcomes[0]["features"] for way, outcomes in runs.items()}
+    ours = "; ".join(f"{way}: {used}" for way, used in options.items() if way.startswith("ours"))
+    others = "; ".join(f"{way}: {used}" for way, used in options.items() if not way.startswith("ours"))
+    return Row("run", what, ours, others, data=options)
 
 
 def _first_token(bench: Bench, name: str, pack: Path) -> Row:
@@ -147,11 +147,11 @@ def _perplexity(bench: Bench, source: Path, library: str) -> Row:
     with Tokenizer.from_gguf(source) as tokenizer:
         ids = tokenizer.encode(text)[: _CHUNK * _CHUNKS]
     chunks = [ids[at : at + _CHUNK] for at in range(0, len(ids) - _CHUNK + 1, _CHUNK)]
-    told = {"path": str(source), "threads": usable_cores(), "n_ctx": _CHUNK, "chunks": chunks}
+    options = {"path": str(source), "threads": usable_cores(), "n_ctx": _CHUNK, "chunks": chunks}
     count = sum(len(chunk) - 1 for chunk in chunks)
     own, theirs = (
         math.exp(found["sum"] / count)
-        for found in (ours(bench, "perplexity", told), peer(bench, library, "perplexity", told))
+        for found in (ours(bench, "perplexity", options), peer(bench, library, "perplexity", options))
     )
     apart = abs(own / theirs - 1)
     return Row(
@@ -171,8 +171,8 @@ def _same_tokens(bench: Bench, name: str, source: Path, library: str, count: int
     dequantise(source, exact)
     with Tokenizer.from_gguf(source) as tokenizer:
         prompt = tokenizer.encode("The history of the printing press began when")
-    told = {"path": str(exact), "threads": usable_cores(), "n_ctx": 256, "prompt": prompt, "count": count}
-    own, theirs = ours(bench, "greedy", told)["ids"], peer(bench, library, "greedy", told)["ids"]
+    options = {"path": str(exact), "threads": usable_cores(), "n_ctx": 256, "prompt": prompt, "count": count}
+    own, theirs = ours(bench, "greedy", options)["ids"], peer(bench, library, "greedy", options)["ids"]
     exact.unlink()
     same = next((i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a != b), count)
     return Row(

@@ -2,7 +2,7 @@
 
     python -m bench --only convert-shards
 
-The peer is one hashlib pass over the pack that comes of it; copying the shards, with nothing hashed, is told besides.
+The peer is one hashlib pass over the pack that comes of it; copying the shards, with nothing hashed, is shown besides.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ QUICK = Size(layers=4, experts=16, width=512, hidden=256)
 
 
 def sharded(bench: Bench) -> list[Row]:
-    """The folder by its index; the shards are in the page cache, and waiting for the disk is told apart."""
+    """The folder by its index; the shards are in the page cache, and waiting for the disk is counted apart."""
     folder, output = bench.folder / "shards", bench.folder / "shards.gpack"
     write_model(folder, QUICK if bench.quick else FULL)
     index = folder / "model.safetensors.index.json"

@@ -44,10 +44,10 @@ def texts(bench: Bench) -> Iterator[Row]:
         yield Row("texts", "texts together", "skipped: git does not have the commit before")
         return
     for name, source in models(bench):
-        told = _options(source, _COUNTS)
+        options = _options(source, _COUNTS)
         ways: dict[str, Way] = {
-            "ours": lambda told=told: ours(bench, "together", told),  # type: ignore[misc]
-            "before": lambda told=told: ours(bench, "alone", told, at=at),  # type: ignore[misc]
+            "ours": lambda options=options: ours(bench, "together", options),  # type: ignore[misc]
+            "before": lambda options=options: ours(bench, "alone", options, at=at),  # type: ignore[misc]
         }
         if machine_has_avx2_beside_better():
             few = _options(source, (_AVX2_COUNT,)) | {"cpu": "avx2"}
@@ -113,12 +113,12 @@ def _row(what: str, row: tuple[list[float], list[float], float | None], gains: s
 def _peer_gains(bench: Bench, source: Path) -> dict[int, str]:
     """By the number of texts: tokens per second of every build of llama.cpp, and its gain over one text; one run."""
     takes_long = bench.quick or source.stat().st_size >= _SMALL
-    told = _options(source, _PEER_COUNTS if takes_long else _COUNTS) | {"repeats": 1}
+    options = _options(source, _PEER_COUNTS if takes_long else _COUNTS) | {"repeats": 1}
     if takes_long:
-        told["steps"] = _PEER_STEPS
+        options["steps"] = _PEER_STEPS
     gains: dict[int, str] = {}
     for build, library in peers.llama_builds().items():
-        rates = peer(bench, library, "together", told)["rates"]
+        rates = peer(bench, library, "together", options)["rates"]
         for count, (value,) in rates.items():
             gain = f", {value / rates['1'][0]:.2f}x its own" if count != "1" else ""
             gains[int(count)] = f"{gains.get(int(count), '')}; {build}: {value:.1f}{gain}"
@@ -140,14 +140,14 @@ def forks(bench: Bench) -> Iterator[Row]:
 
 
 def _forks(bench: Bench, source: Path) -> Iterator[Row]:
-    told = {
+    options = {
         "path": str(source),
         "threads": min(2, usable_cores()),
         "n_ctx": 2 * _PREFIX,
         "prefix": [(place * 7919 + 13) % 30_000 for place in range(_PREFIX)],
         "count": _FORKS,
     }
-    runs = by_turns(bench.rounds, {"ours": lambda: ours(bench, "forks", told)})["ours"]
+    runs = by_turns(bench.rounds, {"ours": lambda: ours(bench, "forks", options)})["ours"]
     found = runs[0]
     what = f"{_FORKS} forks of a prefix of {_PREFIX} tokens"
     seconds = [outcome["seconds"] for outcome in runs]

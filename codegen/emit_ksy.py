@@ -101,7 +101,7 @@ def _struct(schema: Schema, item: Struct) -> Node:
 
 
 def _params(schema: Schema, item: Struct) -> list[str]:
-    """What the struct is told about its surroundings: names of `PARAMS`."""
+    """What the struct gets to know of its surroundings: names of `PARAMS`."""
     if header := _heap_header(schema, item):
         return ["ofs_heap", *(["ofs_data"] if _has_data(header, item) else [])]
     checks = kaitai_rules.checks_of(schema, item).by_field

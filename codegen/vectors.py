@@ -35,7 +35,7 @@ FOLDER = Path("spec") / "vectors"
 SINCE = "1.0"
 # What every reader sees for itself, because the bytes that it asks for are not there.
 UNREADABLE = {"header.complete", "header.total_file_size", "header.section_table_bounds"}
-# What these find is told in the words of Python's own decoders, which change from version to version.
+# What these find is reported in the words of Python's own decoders, which change from version to version.
 FOREIGN_WORDS = {"manifest.json", "index.utf8", "tokenizer.template"}
 _HOW = (
     "A rule is held where a file of gpack.conformance.recipes.valid_models passes its check (of gpack.sections, or "

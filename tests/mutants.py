@@ -54,7 +54,7 @@ class _Without(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> ast.If:
-        """A condition for the report alone is false; where the function is left behind it, only the report goes."""
+        """A condition for the report alone is false; where the function returns after it, only the report goes."""
         if any(map(self._reports, node.body)) and not any(isinstance(item, _LEAVES) for item in node.body):
             node.test = ast.Constant(value=False)
             self._changed = True

@@ -68,7 +68,7 @@ def test_products_equal_those_of_the_values(variant: str, name: str, compute: Co
         bed.run(count)
         error = np.abs(out.array[:count] - (expected[:count] + bias + 3))
         assert np.all(error <= 1e-6 * size[:count] + 1e-5)
-        assert np.all(out.array[count:] == 3)  # nothing is written behind the batch
+        assert np.all(out.array[count:] == 3)  # nothing is written after the batch
 
 
 @pytest.mark.parametrize("name", BLOCKS)

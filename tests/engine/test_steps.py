@@ -239,7 +239,7 @@ def test_yarn_keeps_fast_and_divides_slow_frequencies() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_joined_steps_and_counters(kernels: Kernels, threads: int) -> None:
-    """Threads go on behind a joined step; the counters of all joined steps are set back at the end of the last."""
+    """Threads go on after a joined step; the counters of all joined steps are set back at the end of the last."""
     program = Program(kernels)
     state = program.keep(np.array([1, 0] + [0] * 14, np.int64))
     n = 64 * 40
@@ -291,7 +291,7 @@ def test_machine_code_keeps_to_what_its_variant_may_use(variant: str, foreign: s
     for name in ("execute", "rms_norm", "silu_gate", "route", "mix", "heads_f16", "heads_q8_0", "attention_f16"):
         kernels.address(name)
         stored = folder / f"{name}-{variant}-{kernels._key(name)}.o"
-        (tmp_path / "code.o").write_bytes(stored.read_bytes()[:-32])  # behind the code is its digest
+        (tmp_path / "code.o").write_bytes(stored.read_bytes()[:-32])  # its digest follows the code
         shown = subprocess.run(
             ["objdump", "-d", "--no-show-raw-insn", tmp_path / "code.o"], capture_output=True, text=True, check=True
         ).stdout

@@ -50,8 +50,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[int, float]]] = {
     "min-p 1": ({"min_p": 1.0}, {3: 1.0}),
     "temperature": ({"temperature": 0.5}, {3: 16 / 21.5, 0: 4 / 21.5, 4: 1 / 21.5, 1: 0.25 / 21.5, 2: 0.25 / 21.5}),
     # Of the softmax of the three that top-k leaves, two reach 0.857; of all five it would be three.
-    "top-p behind top-k": ({"top_k": 3, "top_p": 0.85}, {3: 2 / 3, 0: 1 / 3}),
-    "min-p behind top-k": ({"top_k": 4, "min_p": 0.3}, {3: 2 / 3, 0: 1 / 3}),
+    "top-p after top-k": ({"top_k": 3, "top_p": 0.85}, {3: 2 / 3, 0: 1 / 3}),
+    "min-p after top-k": ({"top_k": 4, "min_p": 0.3}, {3: 2 / 3, 0: 1 / 3}),
     # Had temperature come first, the distribution would be nearly flat, and 0.7 would take four tokens.
     "temperature comes last": ({"temperature": 100.0, "top_p": 0.7}, {3: 0.5017, 0: 0.4983}),
     "hardly warm": ({"temperature": 1e-9}, {3: 1.0}),

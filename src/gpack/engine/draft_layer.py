@@ -22,7 +22,7 @@ from .state.pool import Pool
 from .state.sequence import Sequence as Text
 from .state.states import DraftState, Layouts, TextState, group_states
 
-_MANY = 256  # hidden states that wait before they are gone through
+_MANY = 256  # hidden states that are collected before they are processed
 
 
 @dataclass
@@ -72,7 +72,7 @@ class DraftLayer:
         return known
 
     def follow(self, pool: Pool, texts: Sequence[Text]) -> None:
-        """Goes through what waits of texts of which much does; where there is no memory, a text is left alone."""
+        """Processes the collected states of texts that have many; where memory ends, a text is left out."""
         for text in texts:
             while (draft := text.state.draft) is not None and draft.rows > _MANY:
                 if not self._advance(pool, text, draft, min(draft.rows - 1, self._batch)):

@@ -71,7 +71,7 @@ class Engine:
             batch: Most rows of a step.
             cpu: The variant of kernels; default what `GPACK_CPU` says, else the best that this CPU can run.
             device: `cpu`, or `reference`: numpy in float64, slow and plain.
-            state_bytes: Most bytes of the states of all texts; default the half of the memory that is free.
+            state_bytes: Most bytes of the states of all texts; default half of the free memory.
             check_weights: Look for weights that are not finite. Default: where all matrices fit into half of the free
                 memory, and experts into 1 GiB, once for all engines of a model. True: all, which reads the whole file.
                 False: none but norms and biases.

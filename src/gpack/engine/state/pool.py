@@ -70,7 +70,7 @@ class Pool:
             return self._used
 
     def take(self, layout: Layout, writer: object) -> Block:
-        """A block with anything in it.
+        """A block with undefined contents.
 
         Raises:
             UsageError: `engine.budget`: the budget does not allow it, or the device has no memory left.

@@ -99,7 +99,7 @@ def attention(
 ) -> None:
     """Adds softmax(q kᵀ · scale) v of every head over the blocks, to which k and v are added; causal.
 
-    The steps of different types of cache run side by side; each is over at once where no segment has its type.
+    The steps of different types of cache run side by side; each returns immediately where no segment has its type.
 
     Args:
         q, k, v: float32 [rows, heads * head_dim]; q and k are overwritten.
@@ -108,7 +108,7 @@ def attention(
         layer: Which of the group's layers.
         group: Which of a segment's block tables.
         window: How many of the newest positions are visible; 0: all.
-        rows: Address of a state block that tells of the rows that attend; 0: all of the step do.
+        rows: Address of a state block that names the rows that attend; 0: all of the step do.
     """
     program.keep((step, memory))
     for layout in layouts:

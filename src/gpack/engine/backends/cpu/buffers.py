@@ -12,7 +12,7 @@ from ....errors import UsageError
 from .layout import Q8_BYTES, Q8_VALUES
 
 _LINE = 64  # bytes of a cache line, and of the widest vector
-_MOST = 1 << 60  # bytes; numpy says of more that it is no shape
+_MOST = 1 << 60  # bytes; numpy refuses larger shapes with an error of its own
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

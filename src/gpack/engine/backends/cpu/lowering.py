@@ -126,7 +126,7 @@ class Lowering(ValueBuffers):
         return kept
 
     def replay(self, traced: Graph) -> None:
-        """Adds the recurrent operations of a graph alone, over kept rows; what they give is nobody's."""
+        """Adds the recurrent operations of a graph alone, over kept rows; their results are not used."""
         kept, kept_row = 0, KeptLayout.of(traced).row_bytes
         for operation in traced.recurrences:
             inputs = [value for value in dict.fromkeys(operation.inputs()) if isinstance(value, Value)]

@@ -83,7 +83,7 @@ def _as_q8_0(values: _Floats) -> Array:
 
 
 def check_cache_type(cache_type: str) -> None:
-    """Refuses types of caches that there are not.
+    """Refuses unknown types of caches.
 
     Raises:
         UsageError: There is no such type.

@@ -1,4 +1,4 @@
-"""Looks through stored weights for scales and floats that are infinite or no number, as fast as memory gives them."""
+"""Looks through stored weights for scales and floats that are not finite, as fast as memory gives them."""
 
 from __future__ import annotations
 
