@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
-.PHONY: help demo test test-rest test-all codegen codegen-check lint types format bench ci clean
+.PHONY: help demo test test-rest test-all codegen codegen-check lint types format soak bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -56,6 +56,9 @@ types: $(VENV)/.installed  ## mypy, strict
 format: $(VENV)/.installed  ## let ruff fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+soak: $(VENV)/.installed  ## ten minutes of requests to a server on this machine, with aborts at random
+	$(BIN)/python tests/serve/soak.py
 
 bench: $(VENV)/.installed  ## measure against peers in the same run
 	$(BIN)/python -m bench
