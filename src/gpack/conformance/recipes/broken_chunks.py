@@ -6,8 +6,8 @@ from ...generated.constants import ParityCode
 from ...generated.structs import ChunkDigestsHeaderV1, ParityHeaderV1
 from ..parts import Parts
 from .bases import digest_chunks, sealed
-from .broken_tables import set_header
 from .case import PACK, Change, K, case, steps
+from .edits import set_header
 
 DIGESTS, PARITY = K.CHUNK_DIGESTS, K.PARITY
 

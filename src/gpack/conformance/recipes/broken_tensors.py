@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ...generated.structs import ExpertLayoutHeaderV1, ExpertLayoutRowV1, ExpertShardRowV1, GPackSingleTensorHeaderV1
 from ..parts import Parts
 from .bases import external, small, vocabulary
-from .broken_tables import add, append, at_row, cut, edit_entry, poke, set_header, set_row
 from .case import ARENA, BLOBS, DENSE, HEAD_BLOB, INDEX, LAYOUT, MTP, NATIVE, PACK, PLE_BLOB, Change, case, steps
+from .edits import add, append, at_row, cut, edit_entry, poke, set_header, set_row
 
 PLE, ROPE, CONV = "per_layer_token_embd.weight", "rope_freqs.weight", "blk.0.conv.weight"
 EMBED = "token_embd.weight"  # the last name

@@ -15,9 +15,9 @@ from ..parts import Parts
 from ..walk import columns_of
 from . import bases
 from .bases import digest_chunks
-from .broken_tables import set_header
 from .broken_tensors import no_shards
 from .case import CASES, Change, case, steps
+from .edits import set_header
 
 
 def _faults(record: type[Record]) -> Iterator[tuple[str, str, object]]:
