@@ -301,6 +301,22 @@ def test_several_models_and_their_budget(model_path: Path, tmp_path: Path) -> No
         assert [model["id"] for model in listed if "context_length" in model] == ["other"]
 
 
+def test_the_document_of_the_paths_is_true(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    served = client.app.state.server.app.routes  # type: ignore[attr-defined]
+    routes = {(route.path.replace(":path", ""), method.lower()) for route in served for method in route.methods}
+    listed = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    assert listed == {(path, method) for path, method in routes if method != "head"}
+    jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
+    schema = {"$ref": "#/components/schemas/Chat", "components": document["components"]}
+    check = jsonschema.Draft202012Validator(schema)
+    assert check.is_valid(BASE)
+    for changes, param, _ in REFUSED:
+        if client.post(CHAT, json={**BASE, **changes}).json()["error"]["code"] in ("unknown_parameter", "invalid_type"):
+            # To JSON Schema 1e300 is an integer.
+            assert not check.is_valid({**BASE, **changes}) or "." in param or param == "max_tokens", param
+
+
 def test_metrics_and_health(client: TestClient) -> None:
     post(client, CHAT, **BASE)
     assert client.get("/health").json() == {"status": "ready"}

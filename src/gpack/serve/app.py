@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+import msgspec
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,10 +27,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import GpackError
 from . import fields
-from .anthropic_api import messages, stream_message, whole_message
+from .anthropic_api import messages, messages_ask, stream_message, whole_message
 from .failures import Failure, bad
 from .metrics import Metrics
 from .openai_chat import chat, completions, stream_of, whole_of
+from .openapi import document
 from .responses_api import Memory, responses, stream_response, whole_response
 from .served import Served, Settings
 from .shelf import Shelf, Slot
@@ -43,7 +45,7 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_OPEN = ("/", "/health", "/favicon.ico")  # paths that need no key
+_OPEN = ("/", "/health", "/openapi.json", "/favicon.ico")  # paths that need no key
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class _Server:
             Route("/health", self.health),
             Route("/metrics", self.tell_metrics),
             Route("/props", self.props),
+            Route("/openapi.json", self.openapi),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=post),
@@ -175,15 +178,10 @@ class _Server:
 
     async def count_tokens(self, request: Request) -> Response:
         """`POST /v1/messages/count_tokens`."""
-        from .anthropic_api import messages_ask
-
-        raw = json.loads(await self._body(request) or b"{}")
-        if isinstance(raw, dict):
-            raw.setdefault("max_tokens", 1)
-        asked = fields.read(json.dumps(raw).encode(), fields.Messages)
+        asked = fields.read(await self._body(request), fields.Counted)
         slot, served = await self._served(asked.model)
         with _Held(slot):
-            ask = messages_ask(asked)
+            ask = messages_ask(fields.Messages(**msgspec.structs.asdict(asked), max_tokens=1))
             prompt = await asyncio.to_thread(served.chat, ask.messages, ask.tools or None, ask.variables)
             return _json({"input_tokens": len(prompt.ids)})
 
@@ -244,6 +242,10 @@ class _Server:
     async def props(self, _request: Request) -> Response:
         """`GET /props`: what the page shows of the models."""
         return _json({"version": __version__, "models": [self._model(name) for name in self.shelf.names]})
+
+    async def openapi(self, _request: Request) -> Response:
+        """`GET /openapi.json`."""
+        return _json(document())
 
     async def health(self, _request: Request) -> Response:
         """`GET /health`: loading, ready or draining."""

@@ -126,6 +126,12 @@ Responses = _struct(
         ("chat_template_kwargs", dict[str, Any] | None, None),
     ],
 )
+_MESSAGES: list[Any] = [
+    ("system", str | list[dict[str, Any]] | None, None),
+    ("tools", list[dict[str, Any]] | None, None),
+    ("tool_choice", dict[str, Any] | None, None),
+    ("thinking", dict[str, Any] | None, None),
+]
 Messages = _struct(
     "Messages",
     "messages",
@@ -134,14 +140,12 @@ Messages = _struct(
         ("messages", list[dict[str, Any]]),
         ("max_tokens", int),
         *[field for field in _SAMPLING if field[0] in ("temperature", "top_p", "top_k")],
-        ("system", str | list[dict[str, Any]] | None, None),
         ("stop_sequences", list[str] | None, None),
         ("stream", bool | None, None),
-        ("tools", list[dict[str, Any]] | None, None),
-        ("tool_choice", dict[str, Any] | None, None),
-        ("thinking", dict[str, Any] | None, None),
+        *_MESSAGES,
     ],
 )
+Counted = _struct("Counted", "messages", [("model", str), ("messages", list[dict[str, Any]]), *_MESSAGES])
 Embeddings = _struct(
     "Embeddings",
     "embeddings",
