@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
-.PHONY: help demo test test-rest test-all codegen codegen-check lint types format soak bench ci clean
+.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format soak bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -22,6 +22,25 @@ $(VENV)/.installed: $(VENV)/.base
 	@echo "installing the tools for development into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
+
+# What CI installs: the versions of the lock file, each file with a hash that is known. Nothing is built but GPACK itself.
+locked: requirements-dev.lock pyproject.toml  ## install the tools for development, exactly as CI has them
+	@$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.base $(VENV)/.installed
+
+# Newest versions that pyproject.toml allows, for all systems and Pythons at once, with the hashes of all their files.
+lock: $(VENV)/.installed  ## renew requirements-dev.lock and sbom.cdx.json
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --only-binary :all: --generate-hashes \
+	  --no-emit-index-url --no-header --upgrade --quiet --output-file requirements-dev.lock
+	$(BIN)/python -m codegen.sbom
+
+audit: $(VENV)/.base  ## look for known vulnerabilities in the versions of requirements-dev.lock
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --requirement requirements-dev.lock --require-hashes --disable-pip
 
 demo: $(VENV)/.base  ## install, take a real model, convert, verify, inspect, let it answer
 	@$(BIN)/python -m demo --python $(BIN)/python --place $(DEMO)
@@ -41,10 +60,12 @@ test-all: $(VENV)/.installed  ## run both
 codegen: $(VENV)/.installed  ## regenerate everything from schema/*.yaml
 	$(BIN)/python -m codegen $(SCHEMAS)
 	$(BIN)/python -m codegen.vectors
+	$(BIN)/python -m codegen.sbom
 
 codegen-check: $(VENV)/.installed  ## fail where generated files differ from the schema
 	$(BIN)/python -m codegen $(SCHEMAS) --check
 	$(BIN)/python -m codegen.vectors --check
+	$(BIN)/python -m codegen.sbom --check
 
 lint: $(VENV)/.installed  ## ruff: rules and formatting
 	$(BIN)/ruff check .

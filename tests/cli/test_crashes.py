@@ -121,7 +121,12 @@ def watch(patch: pytest.MonkeyPatch, before: Callable[[int, str], None]) -> list
 
         def call(*args: Any, **named: Any) -> Any:
             made.append(name)
-            before(len(made) - 1, name)
+            try:
+                before(len(made) - 1, name)
+            except OSError:
+                if name == "close":  # the number is free whatever the system says
+                    real(*args, **named)
+                raise
             return real(*args, **named)
 
         patch.setattr(owner, name, call)
@@ -189,8 +194,9 @@ def test_each_call_fails(work: Work, capfd: pytest.CaptureFixture[str], code: in
     for point in points(len(made)):
         work.reset()
 
-        def fail(number: int, _: str, point: int = point) -> None:
-            if number == point:
+        def fail(number: int, name: str, point: int = point) -> None:
+            # Python's own removing of a folder closes once more what could not be closed.
+            if number == point and not (work.signed and name == "close"):
                 raise OSError(code, os.strerror(code))
 
         with pytest.MonkeyPatch.context() as patch:
