@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,28 @@ def test_the_document_of_the_paths_is_true(client: TestClient) -> None:
         if client.post(CHAT, json={**BASE, **changes}).json()["error"]["code"] in ("unknown_parameter", "invalid_type"):
             # To JSON Schema 1e300 is an integer.
             assert not check.is_valid({**BASE, **changes}) or "." in param or param == "max_tokens", param
+
+
+def test_an_answer_that_takes_too_long_ends(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpack.serve.answer._ALIVE_SECONDS", 0.05)
+    settings = Settings(threads=1, cpu="portable", n_ctx=200, timeout=0.4)
+    with TestClient(build([slot(model_path)], settings, Limits())) as client:
+        post(client, CHAT, **{**BASE, "max_tokens": 1})
+        scheduler = client.app.state.server.shelf.slot("tiny").served.scheduler  # type: ignore[attr-defined]
+        step = scheduler._step
+
+        def slow() -> None:
+            time.sleep(0.2)
+            step()
+
+        monkeypatch.setattr(scheduler, "_step", slow)
+        late = client.post(CHAT, json={**BASE, "max_tokens": 150})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+        text = client.post(CHAT, json={**BASE, "max_tokens": 150, "stream": True}).text
+        assert ": keep-alive" in text
+        assert '"code":"timeout"' in text
+        while scheduler.running:
+            time.sleep(0.01)
 
 
 def test_metrics_and_health(client: TestClient) -> None:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from ..errors import GpackError, UsageError
+from ..errors import UsageError
 from ..generate.request import EOS, STOP, Generation, Request
 from ..generate.sampling import Logprobs
 from ..generate.writing import Rules
@@ -71,7 +71,9 @@ class Answer:
             timeout: Seconds that it may take.
         """
         self._served, self._reader, self._timeout = served, reader, timeout
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self.request = request
         self.job: Job | None = None
 
@@ -82,7 +84,7 @@ class Answer:
             GpackError: The request makes no sense.
         """
         follows = None if after is None else after.job
-        self.job = self._served.job(self.request, self._events.put_nowait, rules, follows)
+        self.job = self._served.job(self.request, self._tell, rules, follows)
         return self.job
 
     def cancel(self) -> None:
@@ -98,35 +100,42 @@ class Answer:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._timeout
+        self._ring(loop, end)
         try:
             while True:
-                events = await self._take(end - loop.time())
-                if not events:
-                    if loop.time() >= end:
-                        what = f"the answer was not done after {self._timeout:g} seconds"
-                        raise Failure.of(UsageError(what, code="serve.timeout"))
-                    yield News(is_alive=True)
-                    continue
-                parts: list[Part] = []
-                logprobs: list[Logprobs] = []
-                done: Generation | None = None
-                for event in events:
-                    if event.error is not None:
-                        raise self._failure(event.error)
-                    piece = event.piece
-                    if piece is None:
-                        continue
-                    parts += self._read(piece.text)
-                    if piece.logprobs is not None:
-                        logprobs.append(piece.logprobs)
-                    if piece.generation is not None:
-                        done = piece.generation
-                        parts += [] if self._reader is None else self._reader.flush()
-                yield News(parts, logprobs, done)
-                if done is not None:
+                if not self._events:
+                    self._waiter = loop.create_future()
+                    await self._waiter
+                events, self._events = self._events, []
+                news = self._news_of(events) if events else News(is_alive=True)
+                if news.done is None and loop.time() >= end:
+                    what = f"the answer was not done after {self._timeout:g} seconds"
+                    raise Failure.of(UsageError(what, code="serve.timeout"))
+                yield news
+                if news.done is not None:
                     return
         finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
             self.cancel()
+
+    def _news_of(self, events: list[Event]) -> News:
+        parts: list[Part] = []
+        logprobs: list[Logprobs] = []
+        done: Generation | None = None
+        for event in events:
+            if event.error is not None:
+                raise Failure.of(event.error)
+            piece = event.piece
+            if piece is None:
+                continue
+            parts += self._read(piece.text)
+            if piece.logprobs is not None:
+                logprobs.append(piece.logprobs)
+            if piece.generation is not None:
+                done = piece.generation
+                parts += [] if self._reader is None else self._reader.flush()
+        return News(parts, logprobs, done)
 
     async def whole(self) -> Whole:
         """All of it.
@@ -148,21 +157,20 @@ class Answer:
                     return Whole("".join(texts), "".join(reasoning), calls, item.done)
         raise Failure(500, "the answer did not end", "internal_error")
 
-    async def _take(self, left: float) -> list[Event]:
-        """All that came, or nothing after a while."""
-        try:
-            async with asyncio.timeout(min(max(left, 0.0), _ALIVE_SECONDS)):
-                events = [await self._events.get()]
-        except TimeoutError:
-            return []
-        while not self._events.empty():
-            events.append(self._events.get_nowait())
-        return events
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake()
+
+    def _ring(self, loop: asyncio.AbstractEventLoop, end: float) -> None:
+        """Wakes whoever waits from time to time, and at the end, whether or not there is anything new."""
+        self._wake()
+        self._alarm = loop.call_later(min(max(end - loop.time(), 0.1), _ALIVE_SECONDS), self._ring, loop, end)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _read(self, text: str) -> list[Part]:
         if not text:
             return []
         return [Part("text", text)] if self._reader is None else self._reader.push(text)
-
-    def _failure(self, error: GpackError) -> Failure:
-        return Failure.of(error)
