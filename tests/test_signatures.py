@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -354,3 +355,43 @@ def test_trust_names_one_way() -> None:
     for wrong in (Trust(), replace(good, identity="a", issuer="b"), replace(good, issuer="b")):
         with pytest.raises(errors.UsageError):
             wrong.check()
+
+
+@pytest.mark.parametrize("of", ["manifest", "pack"])
+def test_sharded_bundles_are_refused(pack: Path, keys: Path, of: str) -> None:
+    """Version 1.1.1 of the library writes such bundles and does not verify them itself; nobody passes over that."""
+    from model_signing import hashing
+
+    bundle, target = Path(f"{pack}.sig"), manifest_of(pack) if of == "manifest" else pack
+    shards: Any = hashing.Config
+    SIGNING().use_elliptic_key_signer(private_key=keys / "a.pem").set_hashing_config(
+        shards().use_shard_serialization()
+    ).sign(target, bundle)
+    with pytest.raises(errors.DigestError) as caught:
+        check(pack, Trust(keys / "a.pub"))
+    assert caught.value.code == "signature.invalid"
+
+
+def test_signing_and_checking_read_the_manifest_alone(pack: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the pack's size: of its megabytes fewer than 64 KiB are read."""
+    read = 0
+    inode = pack.stat().st_ino
+
+    def counted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(descriptor: int, *rest: Any) -> Any:
+            nonlocal read
+            done = real(descriptor, *rest)
+            if os.fstat(descriptor).st_ino == inode:
+                read += done if isinstance(done, int) else len(done)
+            return done
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("pread", "preadv", "read"):
+        counted(name)
+    sign(pack, Key(keys / "a.pem"))
+    assert check(pack, Trust(keys / "a.pub")) == "manifest"
+    assert 0 < read < 1 << 16
+    assert pack.stat().st_size > 3 << 20
