@@ -44,6 +44,7 @@ MODELS: dict[str, tuple[Callable[[], TinyModel], tuple[str, ...]]] = {
     "llama": (tiny, ("F32", "F64")),
     "qwen2": (lambda: tiny("qwen2", n_ff=64), ("Q8_0", "Q4_0")),
     "qwen35moe": (toy_recurrent.qwen35moe, ("Q8_0", "MXFP4", "F16")),
+    "qwen35": (toy_recurrent.qwen35, ("Q5_0", "F16")),
     "qwen4exp": (toy_qwen4exp.qwen4exp, ("F32", "Q8_0", "F16")),
     "llama of odd sizes": (lambda: tiny(n_head=3, n_kv=3, width=20, n_layer=1), ("F16", "BF16", "F32")),
     "qwen3": (lambda: tiny("qwen3", n_embd=256, n_ff=256, n_layer=1, width=64), ("Q4_K", "Q6_K")),
@@ -84,6 +85,8 @@ def setting_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[i
                 "cpu": VARIANTS[(number + turn) % len(VARIANTS)],
                 "compute": "f32" if (number + turn // 3) % 4 == 3 else "int8",
             }
+            if name == "qwen2" and turn % 3 == 0:
+                options = {"device": "reference", "compute": "f32"}
             key = (name, *options.values())
             if key not in known:
                 known[key] = made(name, options)
@@ -95,7 +98,8 @@ def setting_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[i
             model = stack.enter_context(stored_as(build(), types).open(path))
             options = {**options, "check_weights": False}
             engine = stack.enter_context(model.engine(batch=144, **options))
-            alone = stack.enter_context(model.engine(batch=256, **{**options, "threads": 1}))
+            one_thread = options if "device" in options else {**options, "threads": 1}
+            alone = stack.enter_context(model.engine(batch=256, **one_thread))
             stranger = stack.enter_context(model.engine(batch=8, **options))
             return Setting(f"{name}, {options}", engine, Alone(alone, N_CTX + 1), stranger)
 

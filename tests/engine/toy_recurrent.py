@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from tiny_models import TinyModel, tiny
@@ -79,22 +80,29 @@ def toy(n_layer: int = 4) -> TinyModel:
 
 def qwen35moe() -> TinyModel:
     """Qwen 3.5 with experts: two delta nets, and a layer of attention between them."""
-    name, experts, rng = "qwen35moe", 4, np.random.default_rng(4)
+    return _qwen35("qwen35moe", "qwen3moe", n_expert=4, n_used=2, expert_shared_feed_forward_length=32)
+
+
+def qwen35() -> TinyModel:
+    """The same without experts."""
+    return _qwen35("qwen35", "qwen3")
+
+
+def _qwen35(name: str, like: str, **options: Any) -> TinyModel:
+    rng = np.random.default_rng(4)
     model = tiny(
-        "qwen3moe",
+        like,
         n_layer=3,
-        n_expert=experts,
-        n_used=2,
         n_ff=32,
-        expert_shared_feed_forward_length=32,
         full_attention_interval=2,
         ssm__conv_kernel=3,
         ssm__time_step_rank=N_HEAD,
         ssm__group_count=N_HEAD_K,
         ssm__state_size=HEAD_DIM,
         ssm__inner_size=N_HEAD * HEAD_DIM,
+        **options,
     )
-    model.metadata = {key.replace("qwen3moe", name): value for key, value in model.metadata.items()}
+    model.metadata = {key.replace(f"{like}.", f"{name}."): value for key, value in model.metadata.items()}
     model.metadata["general.architecture"] = name
     tensors, inner, width = model.tensors, N_HEAD * HEAD_DIM, 32
 
@@ -104,10 +112,11 @@ def qwen35moe() -> TinyModel:
     for number in range(3):
         block = f"blk.{number}"
         tensors[f"{block}.post_attention_norm.weight"] = tensors.pop(f"{block}.ffn_norm.weight")
-        for part in ("gate", "up"):
-            add(f"{block}.ffn_{part}_shexp.weight", 32, width)
-        add(f"{block}.ffn_down_shexp.weight", width, 32)
-        add(f"{block}.ffn_gate_inp_shexp.weight", width)
+        if options:
+            for part in ("gate", "up"):
+                add(f"{block}.ffn_{part}_shexp.weight", 32, width)
+            add(f"{block}.ffn_down_shexp.weight", width, 32)
+            add(f"{block}.ffn_gate_inp_shexp.weight", width)
         if number == 1:
             add(f"{block}.attn_q.weight", 2 * 4 * 8, width)  # queries and gates
             continue
