@@ -309,6 +309,27 @@ def test_what_shortens_a_text_waits_for_its_step(
         assert np.array_equal(result.logits[0], alone(engine, ids)[-1])
 
 
+def test_a_signal_within_a_step_cannot_shorten_texts(model: GuildModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread would wait for itself."""
+    with model.engine(batch=64) as engine, engine.sequence() as sequence, engine.sequence() as other:
+        engine.step([Chunk(other, [1, 2, 3])])
+        run, caught = engine.backend.run, []
+
+        def interrupted(*given: Any) -> Any:
+            for action in (lambda: other.truncate(1), lambda: engine.step([Chunk(other, [4])])):
+                with pytest.raises(UsageError) as error:
+                    action()
+                caught.append(error.value.code)
+            return run(*given)
+
+        monkeypatch.setattr(engine.backend, "run", interrupted)
+        engine.step([Chunk(sequence, [5])])
+        monkeypatch.undo()
+        assert caught == ["engine.sequence"] * 2
+        other.truncate(1)
+        assert (sequence.tokens, other.tokens) == ([5], [1])
+
+
 def test_what_is_no_position_and_no_checkpoint(engine: Engine) -> None:
     with engine.sequence() as sequence:
         engine.step([Chunk(sequence, [1, 2, 3])])

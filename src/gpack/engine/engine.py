@@ -10,7 +10,6 @@ its tokens are cut into chunks, or on the number of threads.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -33,6 +32,7 @@ from .state.pool import Pool
 from .state.sequence import OpenChunk
 from .state.sequence import Sequence as Text
 from .state.states import Layouts, TextState, group_states
+from .state.turns import Turns
 
 __all__ = ["Chunk", "Engine", "Outcome", "StepResult"]
 
@@ -90,7 +90,7 @@ class Engine:
         self.n_context = self._prepared.h.n_context
         self.batch = count_option(batch, "batch", DEFAULT_BATCH, MOST_TOKENS)
         budget = count_option(state_bytes, "state_bytes", max(half_of_free_memory(), 1), 1 << 62)
-        self._stepping = threading.Lock()
+        self._turns = Turns()
         self._closed = False
         self._layouts: dict[str, Layouts] = {}
         self._programs: dict[tuple[str, ...], Any] = {}
@@ -147,7 +147,7 @@ class Engine:
                 hint="a smaller n_ctx, or a smaller type of cache",
             )
         draft = self._drafts.layouts(cache_type) if drafts and self._drafts.off is None else None
-        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type, stepping=self._stepping, draft=draft)
+        return Text(self, layouts, n_ctx=wanted, cache_type=cache_type, turns=self._turns, draft=draft)
 
     @property
     def drafts_off(self) -> str | None:
@@ -190,7 +190,7 @@ class Engine:
                 `engine.budget`: nothing was computed, and all texts are as they were.
             KeyboardInterrupt: The caller was interrupted; all texts are at their last commit.
         """
-        with self._stepping:
+        with self._turns.take():
             self._open()
             plans = planned(chunks, self, self.n_vocab, self.batch)
             self._make_room(plans)
@@ -209,7 +209,7 @@ class Engine:
                 another engine; `usage`: it does not have so many tokens.
             KeyboardInterrupt: The caller was interrupted; texts are at their last commit, their chunks void.
         """
-        with self._stepping:
+        with self._turns.take():
             self._open()
             self._commit_states(self._replay.accepted(counts, self))
 
@@ -226,7 +226,7 @@ class Engine:
         Raises:
             UsageError: `engine.sequence`, `engine.token`: a text or a token is none of this engine's.
         """
-        with self._stepping:
+        with self._turns.take():
             self._open()
             for text, token, _ in wanted:
                 check_text(text, self)
@@ -328,7 +328,7 @@ class Engine:
     def lower_drafts(self, cache_type: str) -> None:
         """Makes the draft layer's program for texts of a type of cache, which is else made with the first draft."""
         if self._drafts.off is None:
-            with self._stepping:
+            with self._turns.take():
                 self._drafts.lower({cache_type})
 
     def _check_finite(self, plan: Plan, states: npt.NDArray[Any], logits: npt.NDArray[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Self
 from ...errors import UsageError
 from .pool import Block
 from .states import Floats, Layouts, TextState
+from .turns import Turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +93,12 @@ class Sequence:
         *,
         n_ctx: int,
         cache_type: str,
-        stepping: threading.Lock,
+        turns: Turns,
         draft: Layouts | None = None,
     ) -> None:
-        """`Engine.sequence` is the way to make one; `stepping` is held while a step runs."""
+        """`Engine.sequence` is the way to make one; `turns` are those of its steps."""
         self.owner, self.n_ctx, self.cache_type = owner, n_ctx, cache_type
-        self._stepping = stepping
+        self._turns = turns
         # The state and the tokens are replaced together: an interrupt finds the old ones or the new. Of the tokens only
         # those before the state's position count.
         self._content = TextState.empty(layouts, draft), array("i")
@@ -173,7 +174,7 @@ class Sequence:
             UsageError: `engine.position`: the text is not that long, or its state does not allow it; see `rewind`.
         """
         position = self._checked(position)
-        with self._stepping, self._lock:
+        with self._turns.take(), self._lock:
             if position > self.position or not self.state.can_truncate(position):
                 raise UsageError(
                     f"a text of {self.position} tokens cannot be truncated to {position}: its layers have forgotten"
@@ -225,7 +226,7 @@ class Sequence:
         with self._lock:
             state = self.state.shared()
             made = type(self)(
-                self.owner, state.layouts, n_ctx=self.n_ctx, cache_type=self.cache_type, stepping=self._stepping
+                self.owner, state.layouts, n_ctx=self.n_ctx, cache_type=self.cache_type, turns=self._turns
             )
             made._content = state, self._content[1][: state.position]
         return made
@@ -257,7 +258,7 @@ class Sequence:
                 code="engine.context",
                 field="n_ctx",
             )
-        with self._stepping, self._lock:
+        with self._turns.take(), self._lock:
             if not self._closed:
                 self._content = checkpoint.state.shared(), checkpoint.tokens[:]
 
