@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exhaustive import amount, grows
 from gguf_maker import tiny_moe, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,11 +22,12 @@ from gpack.sections.strings import StringTable
 from gpack.sections.verify import verify
 
 
+@grows
 @pytest.mark.parametrize("how", [{}, {"chunks": True, "threads": 1}])
 def test_findings_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, int]) -> None:
-    """All vectors of the kit, broken and not, with the tables checked beside and after the bytes."""
+    """Vectors of the kit, with the tables checked beside and after the bytes; every fifth by default."""
     compared = 0
-    for vector in vectors.load():
+    for vector in list(vectors.load())[:: amount(5, 1)]:
         folder = tmp_path / vector.id.replace("/", "-").replace(":", "-")
         folder.mkdir()
         path = vector.write(folder)
@@ -41,7 +43,7 @@ def test_findings_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             found.append([*kept, str(done.report.counts), str(sorted(done.report.checked)), str(done.bytes_hashed)])
         assert found[0] == found[1], vector.id
         compared += 1
-    assert compared > 200
+    assert compared > 50
 
 
 def test_an_interrupt_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
