@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpack.engine.backends import Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
 from gpack.engine.backends.cpu.matmul import Matrix, Workspace, matmul
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.engine.backends.cpu.variants import VARIANTS, usable
-from gpack.engine.backends.cpu.workspace import Compute
 from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize
 from gpack.tensor import Tensor

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from exhaustive import each_value
 
+from gpack.engine.backends import COMPUTE, Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
 from gpack.engine.backends.cpu.matmul import Matrix, embed, matmul
 from gpack.engine.backends.cpu.variants import VARIANTS
-from gpack.engine.backends.cpu.workspace import COMPUTE, Compute
 from gpack.errors import FormatError
 from gpack.generated.constants import GgmlType
 from gpack.quants import dequantize

@@ -9,12 +9,12 @@ import pytest
 from exhaustive import each_pair
 from numpy.typing import NDArray
 
+from gpack.engine.backends import COMPUTE, Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
 from gpack.engine.backends.cpu.kernels import BLOCK_TYPES, PLAIN_TYPES
 from gpack.engine.backends.cpu.layout import MOST_COLUMNS
 from gpack.engine.backends.cpu.matmul import Experts, Matrix, embed, matmul, moe_matmul
 from gpack.engine.backends.cpu.variants import VARIANTS
-from gpack.engine.backends.cpu.workspace import COMPUTE, Compute
 from gpack.generated.constants import GgmlType
 
 from .products import BLOCKS, NUMBERS, PLAIN, Bed, Floats, Raw, random_rows, tensor

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpack.engine.backends import COMPUTE, Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
 from gpack.engine.backends.cpu.matmul import Experts, moe_matmul
 from gpack.engine.backends.cpu.variants import VARIANTS
-from gpack.engine.backends.cpu.workspace import COMPUTE, Compute
 from gpack.errors import FormatError
 from gpack.generated.constants import GgmlType
 

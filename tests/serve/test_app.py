@@ -226,6 +226,10 @@ REFUSED: list[tuple[dict[str, Any], str, int]] = [
     ({"modalities": ["audio"]}, "modalities", 400),
     ({"tools": [{"type": "retrieval"}]}, "tools.0.type", 400),
     ({"tool_choice": "sometimes"}, "tool_choice", 400),
+    *(
+        ({"chat_template_kwargs": {name: value}}, f"chat_template_kwargs.{name}", 400)
+        for name, value in (("special_tokens", {"x": "<|im_end|>"}), ("add_generation_prompt", False), ("messages", []))
+    ),
 ]
 
 
@@ -248,6 +252,29 @@ def test_bodies_that_are_none(client: TestClient, body: bytes) -> None:
     response = client.post(CHAT, content=body)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_is_refused_leaves_nothing_running(client: TestClient) -> None:
+    body = {**BASE, "max_tokens": 150, "ignore_eos": True, "stream": True, "stream_options": {"x": 1}}
+    assert client.post(CHAT, json=body).status_code == 400
+    scheduler = client.app.state.server.shelf.slot("tiny").served.scheduler  # type: ignore[attr-defined]
+    assert (scheduler.running, scheduler.waiting) == (0, 0)
+
+
+def test_a_fault_of_the_server_is_counted_as_one(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestClient(build([slot(model_path)], SETTINGS, Limits()), raise_server_exceptions=False) as client:
+        monkeypatch.setattr("gpack.serve.app.document", lambda: 1 / 0)
+        assert client.get("/openapi.json").json()["error"]["code"] == "internal_error"
+        assert 'path="/openapi.json",status="500"} 1' in client.get("/metrics").text
+
+
+def test_a_first_model_that_cannot_be_served_is_no_ready_server(model_path: Path) -> None:
+    settings = Settings(threads=1, cpu="portable", n_ctx=1 << 20, state_bytes=1)
+    app = build([slot(model_path)], settings, Limits())
+    with TestClient(app) as client:
+        assert client.post(CHAT, json=BASE).status_code == 503
+        assert client.get("/health").status_code == 503
+    assert app.state.server.failure.code == "io.memory"
 
 
 def test_too_long_a_prompt_says_both_numbers(client: TestClient) -> None:

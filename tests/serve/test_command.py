@@ -76,6 +76,31 @@ def test_the_client_of_anthropic(server: tuple[subprocess.Popen[str], str]) -> N
         client.messages.create(**{**asked, "model": "another"})
 
 
+def test_a_stream_is_told_that_the_server_ends(tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx", reason="the package httpx is not installed")
+    words = [sys.executable, "-m", "gpack", "serve", str(write_model(tmp_path)), "--port", "0", "--finish", "0"]
+    with subprocess.Popen([*words, "--threads", "1"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = next(filter(None, (re.search(r"at (http://\S+)", line) for line in process.stderr)))
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 4000, "ignore_eos": True, "stream": True, "n": 8}
+        text = ""
+        with httpx.stream("POST", f"{found[1]}/v1/completions", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                if not text:
+                    process.terminate()
+                text += line
+        rest = process.stderr.read()
+        assert process.wait(60) == 0, rest
+    assert "server_shutting_down" in text or "[DONE]" in text
+    assert "Traceback" not in rest
+
+
+def test_a_model_that_cannot_be_served_ends_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_model(tmp_path)
+    assert main(["serve", str(path), "--port", "0", "--ctx", "1000000", "--state-budget", "1"]) == 2
+    assert "[io.memory]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [

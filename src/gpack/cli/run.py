@@ -34,20 +34,6 @@ The text goes to standard output as it comes; on a terminal, control characters 
 
 The same seed gives the same text on the same machine with the same options. --temp 0 takes the most probable token."""
 
-# Names that the prompt gives, or that say how it is made.
-_NO_VARIABLES = {
-    "messages",
-    "add_generation_prompt",
-    "special_tokens",
-    "now",
-    "add_special",
-    "parse_special",
-    "model",
-    "prompt",
-    "tokenizer",
-    "template",
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
@@ -298,7 +284,10 @@ def _variable(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as enable_thinking=false")
-    if name in _NO_VARIABLES:
+    from ..tokenizer.chat import RESERVED
+
+    # The command line gives no tools otherwise.
+    if name in RESERVED - {"tools"}:
         raise argparse.ArgumentTypeError(f"{name} is not for the command line to set")
     try:
         return name, json.loads(value)

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             access_log=False,
             ssl_certfile=args.tls_cert,
             ssl_keyfile=args.tls_key,
-            timeout_graceful_shutdown=max(1, int(args.finish) + 1),
+            timeout_graceful_shutdown=int(args.finish) + 2,
             server_header=False,
         )
         address = listener.getsockname()
@@ -132,20 +132,32 @@ def run(args: argparse.Namespace) -> int:
         scheme = "https" if args.tls_cert else "http"
         names = ", ".join(slot.name for slot in slots)
         remark(f"guild: serving {names} at {scheme}://{shown}:{address[1]} (Ctrl-C ends)")
-        _serve(config, listener, app.state.server.shelf)
+        _serve(config, listener, app.state.server, args.finish)
+        if app.state.server.failure is not None:
+            raise app.state.server.failure
     return errors.EXIT_OK
 
 
-def _serve(config: Any, listener: socket.socket, shelf: Any) -> None:
-    """Runs the server; the first signal ends it kindly, the second at once."""
+def _serve(config: Any, listener: socket.socket, served: Any, finish: float) -> None:
+    """Runs the server; the first signal ends it kindly, the second cuts what is being written, the third all.
+
+    Args:
+        served: What the application is made of.
+        finish: Seconds that answers may take to end; those that do not are told that they are cut.
+    """
+    import asyncio
+
     import uvicorn
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             def end(_number: int, _frame: FrameType | None) -> None:
-                self.force_exit = self.should_exit
-                self.should_exit = shelf.is_closing = True
+                if served.shelf.is_hurried:
+                    self.force_exit = True
+                    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it would show what was cut
+                served.shelf.is_hurried = self.should_exit
+                self.should_exit = served.shelf.is_closing = True
 
             before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
             try:
@@ -154,7 +166,14 @@ def _serve(config: Any, listener: socket.socket, shelf: Any) -> None:
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
-    Server(config).run(sockets=[listener])
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            ending = asyncio.create_task(served.shelf.close(finish))
+            await super().shutdown(sockets)
+            await ending
+
+    server = Server(config)
+    served.failed = lambda: setattr(server, "should_exit", True)
+    server.run(sockets=[listener])
 
 
 @contextlib.contextmanager

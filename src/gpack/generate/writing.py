@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -60,8 +60,11 @@ class Writing:
         self._tokenizer, self._ends, self._n_ctx, self._rules = tokenizer, ends, n_ctx, rules
         self._stops = StopStrings(request.stop)
         self._sampler = Sampler(request.sampling, request.ids)
-        bytes_of: Callable[[int], bytes] = lambda token_id: tokenizer.piece(token_id, skip_special=True)  # noqa: E731
-        self._stream = TextStream(bytes_of) if request.continues else tokenizer.stream(skip_special=True)
+        self._stream = (
+            TextStream(partial(tokenizer.piece, skip_special=True))
+            if request.continues
+            else tokenizer.stream(skip_special=True)
+        )
 
     @property
     def has_ended(self) -> bool:

@@ -8,7 +8,7 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import GpackError
 from . import fields
+from .answer import Answer
 from .anthropic_api import messages, messages_ask, stream_message, whole_message
 from .failures import Failure, bad
 from .metrics import Metrics
@@ -86,6 +87,8 @@ class _Server:
         self.memory = Memory()
         self.metrics = Metrics(self.shelf.loaded)
         self.is_ready = False
+        self.failure: GpackError | None = None  # why the first model cannot be served
+        self.failed: Callable[[], None] = lambda: None  # called then
         post = ["POST"]
         routes = [
             Route("/", self.page),
@@ -130,8 +133,10 @@ class _Server:
         try:
             Shelf.release(await self.shelf.get(self.shelf.names[0]))
         except Failure as error:
-            LOG.error("%s", error.message)
-        self.is_ready = True
+            self.failure = error.__cause__ if isinstance(error.__cause__, GpackError) else None
+            self.failed()
+        else:
+            self.is_ready = True
 
     # ------------------------------------------------------------ answers
 
@@ -148,13 +153,13 @@ class _Server:
     async def _openai(self, request: Request, asked: Any, make: Callable[..., Awaitable[Any]]) -> Response:
         slot, served = await self._served(asked.model)
         with _Held(slot) as held:
-            shape, answers = await make(served, asked, self.settings.timeout)
-            if not asked.stream:
-                return _json(await _unless_gone(request, whole_of(shape, answers)))
             options = asked.stream_options or {}
             if unknown := set(options) - {"include_usage", "include_obfuscation"}:
                 raise bad("there is no such option", f"stream_options.{min(unknown)}", "unknown_parameter")
-            return held.stream(stream_of(shape, answers, usage=bool(options.get("include_usage"))))
+            shape, answers = await make(served, asked, self.settings.timeout)
+            if not asked.stream:
+                return _json(await _unless_gone(request, whole_of(shape, answers)))
+            return held.stream(stream_of(shape, answers, usage=bool(options.get("include_usage"))), answers)
 
     async def responses(self, request: Request) -> Response:
         """`POST /v1/responses`."""
@@ -163,7 +168,7 @@ class _Server:
         with _Held(slot) as held:
             shape, answer = await responses(served, asked, self.memory, self.settings.timeout)
             if asked.stream:
-                return held.stream(stream_response(shape, answer))
+                return held.stream(stream_response(shape, answer), [answer])
             return _json(whole_response(shape, await _unless_gone(request, answer.whole())))
 
     async def messages(self, request: Request) -> Response:
@@ -173,7 +178,7 @@ class _Server:
         with _Held(slot) as held:
             answer = await messages(served, asked, self.settings.timeout)
             if asked.stream:
-                return held.stream(stream_message(served, answer))
+                return held.stream(stream_message(served, answer), [answer])
             return _json(whole_message(served, await _unless_gone(request, answer.whole())))
 
     async def count_tokens(self, request: Request) -> Response:
@@ -293,20 +298,28 @@ class _Held:
         if not self._streams:
             Shelf.release(self._slot)
 
-    def stream(self, events: AsyncGenerator[bytes]) -> Response:
+    def stream(self, events: AsyncGenerator[bytes], answers: Sequence[Answer]) -> Response:
         """Events that go out one by one; the model is held until the last."""
         self._streams = True
+        return _Stream(events, answers, self._slot)
 
-        async def held() -> AsyncGenerator[bytes]:
-            try:
-                async with contextlib.aclosing(events):
-                    async for item in events:
-                        yield item
-            finally:
-                Shelf.release(self._slot)
 
+class _Stream(StreamingResponse):
+    """A stream of events. However it ends, and if it never begins, its answers end and its model is released."""
+
+    def __init__(self, events: AsyncGenerator[bytes], answers: Sequence[Answer], slot: Slot) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(held(), media_type="text/event-stream", headers=headers)
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events, self._answers, self._slot = events, answers, slot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            for answer in self._answers:
+                answer.cancel()
+            Shelf.release(self._slot)
+            await self._events.aclose()
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
@@ -418,6 +431,9 @@ class _Gate:
                 await self.app(scope, receive, noting)
         except ClientDisconnect:
             status = 499
+        except Exception:
+            status = 500  # the answer is made outside of this
+            raise
         finally:
             known = path if any(route.path == path for route in self.server.app.routes) else "other"  # type: ignore[attr-defined]
             self.server.metrics.requests.labels(known, str(status)).inc()

@@ -15,6 +15,7 @@ from ..errors import GpackError
 from ..generate.request import Request
 from ..generate.sampling import Sampling
 from ..generate.writing import Rules
+from ..tokenizer.chat import RESERVED
 from .answer import Answer
 from .failures import Failure, bad
 from .grammar import Grammar
@@ -72,6 +73,18 @@ def within(value: int | None, least: int, most: int, param: str) -> int | None:
     if value is not None and not least <= value <= most:
         raise bad(f"{param} is {value}, not from {least} to {most}", param)
     return value
+
+
+def variables_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Variables of the chat template.
+
+    Raises:
+        Failure: One is not a client's to set: what is trusted in a prompt would follow from it.
+    """
+    for name in given or ():
+        if name in RESERVED or not name.isidentifier():
+            raise bad(f"{name!r} is not a variable that can be set", f"chat_template_kwargs.{name}")
+    return dict(given or {})
 
 
 class Biased:

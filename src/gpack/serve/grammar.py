@@ -37,10 +37,10 @@ class Grammars:
         """
         llguidance = _library()
         wanted = {"type": "object"} if schema is True else schema
-        text = _bounded(json.dumps(wanted), field)
         try:
+            text = _bounded(json.dumps(wanted), field)
             made = llguidance.LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_flexible": False})
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _refused(error, field) from error
         return self._compile(made, field)
 

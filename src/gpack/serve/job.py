@@ -36,7 +36,7 @@ class Job:
         tell: Gets what is new, in the scheduler's thread, in order; it must not wait.
         after: A job with the same prompt that goes first, so that the prompt is computed once.
         text: Its state in the engine; None while it waits.
-        is_cancelled: Nobody wants it any more.
+        is_cancelled: Nobody wants it any more; `is_cut`: the server ends.
         started: When it came, seconds of `time.monotonic`.
     """
 
@@ -49,6 +49,7 @@ class Job:
     drafter: NgramDrafter = field(default_factory=NgramDrafter)
     length: AutoLength | FixedLength | None = None
     is_cancelled: bool = False
+    is_cut: bool = False
     is_done: bool = False
     has_read: bool = False
     started: float = field(default_factory=time.monotonic)

@@ -14,7 +14,7 @@ from ..errors import GpackError
 from ..generate.request import Generation
 from ..generate.sampling import Logprobs
 from .answer import Answer, News, Whole
-from .asking import MOST_ANSWERS, Ask, context_failure, prepare, sampling_of, start, stops_of, within
+from .asking import MOST_ANSWERS, Ask, context_failure, prepare, sampling_of, start, stops_of, variables_of, within
 from .failures import Failure, bad
 from .fields import texts
 from .markup import Part, ToolCall
@@ -36,7 +36,7 @@ def chat_ask(asked: Any) -> Ask:
     if asked.top_logprobs is not None and not asked.logprobs:
         raise bad("top_logprobs needs logprobs", "top_logprobs")
     count = within(asked.top_logprobs, 0, _MOST_LOGPROBS, "top_logprobs") or 0
-    variables = dict(asked.chat_template_kwargs or {})
+    variables = variables_of(asked.chat_template_kwargs)
     if asked.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", asked.reasoning_effort)
     return Ask(
@@ -272,9 +272,7 @@ async def whole_of(shape: ChatShape, answers: Sequence[Answer]) -> dict[str, Any
             answer.cancel()
 
 
-async def stream_of(
-    shape: ChatShape, answers: Sequence[Answer], *, usage: bool, several_calls: bool = True
-) -> AsyncGenerator[bytes]:
+async def stream_of(shape: ChatShape, answers: Sequence[Answer], *, usage: bool) -> AsyncGenerator[bytes]:
     """The events of a stream. An error that comes when it has begun is an event of its own."""
     done: list[Generation] = []
     try:
@@ -314,14 +312,14 @@ async def merged(streams: Sequence[AsyncGenerator[News]]) -> AsyncGenerator[tupl
             async for news in only:
                 yield 0, news
         return
-    queue: asyncio.Queue[tuple[int, News | Failure | None]] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, News | Exception | None]] = asyncio.Queue()
 
     async def follow(index: int, stream: AsyncIterator[News]) -> None:
         try:
             async for item in stream:
                 queue.put_nowait((index, item))
             queue.put_nowait((index, None))
-        except Failure as error:
+        except Exception as error:
             queue.put_nowait((index, error))
 
     tasks = [asyncio.create_task(follow(index, stream)) for index, stream in enumerate(streams)]
@@ -329,7 +327,7 @@ async def merged(streams: Sequence[AsyncGenerator[News]]) -> AsyncGenerator[tupl
     try:
         while left:
             index, item = await queue.get()
-            if isinstance(item, Failure):
+            if isinstance(item, Exception):
                 raise item
             if item is None:
                 left -= 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..generate.request import EOS, STOP, Generation
 from .answer import Answer, Whole
-from .asking import Ask, arguments_of, prepare, sampling_of, within
+from .asking import Ask, arguments_of, prepare, sampling_of, variables_of, within
 from .failures import Failure, bad
 from .markup import Part, ToolCall
 from .messages_in import choice_of, text_of, tools_of
@@ -76,7 +76,7 @@ def responses_ask(asked: Any, memory: Memory) -> Ask:
         raise bad("text.format is no object", "text.format", "invalid_type")
     if unknown := set(asked.text or ()) - {"format", "verbosity"}:
         raise bad("there is no such field in text", f"text.{min(unknown)}", "unknown_parameter")
-    variables = dict(asked.chat_template_kwargs or {})
+    variables = variables_of(asked.chat_template_kwargs)
     effort = (asked.reasoning or {}).get("effort")
     if effort is not None:
         variables.setdefault("reasoning_effort", effort)

@@ -11,9 +11,11 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -102,8 +104,6 @@ class Scheduler:
         self.cache_type, self.draft = cache_type, draft_option(draft)
         self.counters = Counters()
         self.prefixes = PrefixStore(engine.pool.budget // 2 if kept_bytes is None else kept_bytes)
-        import weakref
-
         engine.pool.relief.append(weakref.WeakMethod(self.prefixes.forget))
         with engine.sequence(n_ctx=n_ctx, cache_type=cache_type) as text:
             self._kind = text.state.layouts
@@ -164,17 +164,13 @@ class Scheduler:
             job.is_cancelled = True
             self._changed.notify()
 
-    def close(self, *, finish: float = 0.0) -> int:
-        """Takes no more texts, waits so many seconds for those that there are, and cuts the rest; how many were cut."""
-        end = time.monotonic() + finish
+    def close(self) -> int:
+        """Takes no more texts, and cuts those that there are, whose clients are told; how many were cut."""
         with self._changed:
             self._is_closing = True
-            self._changed.notify()
-            while (self._waiting or self._admitted) and (left := end - time.monotonic()) > 0:
-                self._changed.wait(min(left, 0.1))
-            cut = [*self._waiting, *self._admitted]
+            cut = [job for job in (*self._waiting, *self._admitted) if not job.is_cancelled]
             for job in cut:
-                job.is_cancelled = True
+                job.is_cut = True
             self._changed.notify()
         self._thread.join()
         self.prefixes.clear()
@@ -183,29 +179,50 @@ class Scheduler:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._drop_cancelled()
-                while not self._waiting and not self._admitted:
-                    if self._is_closing:
-                        return
-                    self._changed.wait()
-                    self._drop_cancelled()
-                self._admit()
+        while self._has_work():
             try:
+                for job in self._admit():
+                    self._guarded(job, partial(self._begin, job))
                 self._step()
             except GpackError as error:
                 self._fail_all(error)
-            except Exception as error:  # whatever it was, the others must hear of it
+            except Exception as error:  # whatever it was, the clients must hear of it
                 LOG.exception("a step failed")
                 self._fail_all(InternalError(f"a step failed: {error}", code="internal"))
             self._deliver()
+        self._deliver()
 
-    def _drop_cancelled(self) -> None:
-        if any(job.is_cancelled for job in self._waiting):
-            self._waiting = deque(job for job in self._waiting if not job.is_cancelled)
-        for job in [job for job in self._admitted if job.is_cancelled]:
-            self._leave(job)
+    def _has_work(self) -> bool:
+        """Waits for some; False where there will be no more."""
+        with self._changed:
+            self._drop()
+            while not self._waiting and not self._admitted:
+                if self._is_closing:
+                    return False
+                self._changed.wait()
+                self._drop()
+            return True
+
+    def _drop(self) -> None:
+        """Leaves what nobody wants any more, and what is cut, whose clients are told."""
+        closing = UsageError("the server is shutting down; the answer was cut", code="serve.closing")
+        for job in [job for job in (*self._waiting, *self._admitted) if job.is_cancelled or job.is_cut]:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(job)
+            if job.is_cancelled:
+                self._leave(job)
+            else:
+                self._fail(job, closing)
+
+    def _guarded(self, job: Job, work: Callable[[], None]) -> None:
+        """What goes wrong with one text fails that text alone."""
+        try:
+            work()
+        except GpackError as error:
+            self._fail(job, error)
+        except Exception as error:
+            LOG.exception("a text failed")
+            self._fail(job, InternalError(f"the text failed: {error}", code="internal"))
 
     def _leave(self, job: Job) -> None:
         job.is_done = True
@@ -214,20 +231,23 @@ class Scheduler:
         with contextlib.suppress(ValueError):
             self._admitted.remove(job)
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Job]:
         """Takes waiting texts in while there is room; one whose prompt another one reads just now waits for that."""
         held: list[Job] = []
-        if self._is_full and self._admitted:
-            return
-        while self._waiting and len(self._admitted) < self.parallel:
-            job = self._waiting.popleft()
-            leader = job.after
-            if leader is not None and not leader.has_read and not leader.is_done and not leader.is_cancelled:
-                held.append(job)
-                continue
-            self._begin(job)
-            self._admitted.append(job)
-        self._waiting.extendleft(reversed(held))
+        taken: list[Job] = []
+        with self._changed:
+            if self._is_full and self._admitted:
+                return taken
+            while self._waiting and len(self._admitted) < self.parallel:
+                job = self._waiting.popleft()
+                leader = job.after
+                if leader is not None and not leader.has_read and not leader.is_done:
+                    held.append(job)
+                    continue
+                self._admitted.append(job)
+                taken.append(job)
+            self._waiting.extendleft(reversed(held))
+        return taken
 
     def _begin(self, job: Job) -> None:
         text = job.text = self.engine.sequence(n_ctx=self.n_ctx, cache_type=self.cache_type)
@@ -263,15 +283,17 @@ class Scheduler:
         if read >= _MATTER:
             each = seconds / rows
             self._row_seconds = each if not self._row_seconds else 0.7 * self._row_seconds + 0.3 * each
-        short = [(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True) if _lacks_memory(outcome)]
+        short: list[Job] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.error is None:
-                self._went_on(job, outcome, seconds)
-            elif not _lacks_memory(outcome):
+                self._guarded(job, partial(self._went_on, job, outcome, seconds))
+            elif outcome.error.code == "engine.budget":
+                short.append(job)
+                lack = outcome.error
+            else:
                 self._fail(job, outcome.error)
-        for job, outcome in short:
-            if outcome.error is not None:
-                self._make_room([job], outcome.error)
+        if short:
+            self._make_room(short, lack)
 
     def _chunks(self) -> tuple[list[Chunk], list[Job]]:
         """What the next step computes: a row of each text that is written, then parts of prompts."""
@@ -283,7 +305,9 @@ class Scheduler:
             self._draft(job, alone=len(self._admitted) <= _DRAFT_TEXTS)
             tokens = job.ahead(1) + job.drafts
             chunks.append(Chunk(_text(job), tokens, logits="all", open=bool(job.drafts)))
-        left = min(self.engine.batch, self._rows()) - sum(len(chunk.tokens) for chunk in chunks)
+        # However many texts are written, some rows are left for prompts: none of them waits for ever.
+        written = sum(len(chunk.tokens) for chunk in chunks)
+        left = min(self.engine.batch - written, max(_LEAST_ROWS, self._rows() - written))
         # The shortest first: nobody waits for a long prompt. The oldest has half of the rows whatever comes after it.
         oldest = reading[:1]
         for job in [*oldest, *sorted(reading[1:], key=lambda job: job.unread)]:
@@ -300,7 +324,7 @@ class Scheduler:
         """Rows that a step may have."""
         if not self._row_seconds:
             return _FIRST_ROWS
-        return max(_LEAST_ROWS, int(_STEP_SECONDS / self._row_seconds))
+        return int(_STEP_SECONDS / self._row_seconds)
 
     def _until_kept(self, job: Job) -> int:
         """Tokens that a text reads until its state is to be kept, or its prompt ends."""
@@ -341,14 +365,10 @@ class Scheduler:
                 self._finish(job)
                 return
         drafts, used = job.drafts, 0
-        try:
-            while self._write(job, outcome.logits[used]):
-                if used == len(drafts) or drafts[used] != job.writing.ids[-1]:
-                    break
-                used += 1
-        except GpackError as error:
-            self._fail(job, error)
-            return
+        while self._write(job, outcome.logits[used]):
+            if used == len(drafts) or drafts[used] != job.writing.ids[-1]:
+                break
+            used += 1
         if outcome.opened is not None:
             self.engine.accept([(outcome.opened, 1 + used)])
             self.counters.drafted += len(drafts)
@@ -414,11 +434,11 @@ class Scheduler:
     def _deliver(self) -> None:
         """Tells what is new when the step's work is done."""
         told, self._told = self._told, []
-        if told:
-            self._post(told)
-        if self._is_closing:
-            with self._changed:
-                self._changed.notify_all()
+        try:
+            if told:
+                self._post(told)
+        except Exception:  # the steps go on for the others
+            LOG.exception("clients could not be told")
 
 
 def _call(calls: list[Call]) -> None:
@@ -429,7 +449,3 @@ def _call(calls: list[Call]) -> None:
 def _text(job: Job) -> Text:
     assert job.text is not None
     return job.text
-
-
-def _lacks_memory(outcome: Outcome) -> bool:
-    return outcome.error is not None and outcome.error.code == "engine.budget"

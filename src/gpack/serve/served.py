@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,8 @@ class Served:
         n_ctx: Most tokens of a text.
         style: How its answers are marked.
         created: When it was loaded, seconds since 1970.
+        nbytes: Of its file.
+        weights: How many tensors there are of each type.
     """
 
     def __init__(
@@ -113,11 +116,8 @@ class Served:
         self.template = model.chat_template
         self.style = Style.of(None if self.template is None else self.template.source)
         self.grammars = Grammars(model.tokenizer, self.ends, self.engine.n_vocab)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the model's file."""
-        return os.path.getsize(self.model.path)
+        self.nbytes = os.path.getsize(model.path)
+        self.weights = Counter(GgmlType.NAMES[tensor.ggml_type] for tensor in model.tensors.values())
 
     def chat(
         self,
@@ -146,15 +146,6 @@ class Served:
             keep_at = [turn_end(self.model, messages, ids, **options)]
         return Prompt(ids, keep_at, open_reasoning(made.text))
 
-    @property
-    def weights(self) -> dict[str, int]:
-        """How many tensors there are of each type of weights."""
-        counts: dict[str, int] = {}
-        for tensor in self.model.tensors.values():
-            name = GgmlType.NAMES.get(tensor.ggml_type, str(tensor.ggml_type))
-            counts[name] = counts.get(name, 0) + 1
-        return counts
-
     def embed(self, ids: Sequence[int]) -> Any:
         """The mean of the hidden states of a text, float32 [n_embd], of length 1.
 
@@ -178,9 +169,14 @@ class Served:
         writing = Writing(request, self.model.tokenizer, self.ends, self.n_ctx, rules)
         return Job(request, writing, tell, after)
 
-    def close(self, *, finish: float = 0.0) -> int:
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has texts to carry on."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def close(self) -> int:
         """Ends texts, threads and the model; how many texts were cut."""
-        cut = self.scheduler.close(finish=finish)
+        cut = self.scheduler.close()
         self.engine.close()
         self.model.close()
         return cut

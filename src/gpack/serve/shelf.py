@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Shelf:
         self._slots = {slot.name: slot for slot in slots}  # the one that was used last comes last
         self._settings, self._budget = settings, budget
         self._loading = asyncio.Lock()
-        self.is_closing = False
+        self.is_closing = self.is_hurried = False
 
     @property
     def names(self) -> list[str]:
@@ -82,6 +83,8 @@ class Shelf:
             Failure: There is none of this name, or it cannot be loaded.
         """
         slot = self.slot(name)
+        if self.is_closing:
+            raise Failure(503, "The server is shutting down", "server_shutting_down")
         slot.users += 1
         try:
             if slot.served is None:
@@ -141,13 +144,15 @@ class Shelf:
             await asyncio.to_thread(served.close)
 
     async def close(self, finish: float) -> int:
-        """Ends everything; how many texts were cut."""
+        """Ends everything, after so many seconds or as soon as `is_hurried`; how many texts were cut."""
         self.is_closing = True
         loaded = list(self.loaded())
-        cut = await asyncio.gather(*[asyncio.to_thread(served.close, finish=finish) for served in loaded])
         for slot in self._slots.values():
-            slot.served = None
-        return sum(cut)
+            slot.served = None  # a second call finds nothing to do
+        end = time.monotonic() + finish
+        while any(served.is_busy for served in loaded) and not self.is_hurried and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        return sum(await asyncio.gather(*[asyncio.to_thread(served.close) for served in loaded]))
 
 
 def _call(calls: list[Call]) -> None:

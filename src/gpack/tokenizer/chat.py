@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from .tokenizer import GbtTokenizer
 
-__all__ = ["ROLES", "ChatLimits", "ChatTemplate", "Prompt", "encode_chat", "special_tokens"]
+__all__ = ["RESERVED", "ROLES", "ChatLimits", "ChatTemplate", "Prompt", "encode_chat", "special_tokens"]
 
 # Roles as templates know them. Any other role is a user's text like any other.
 ROLES = frozenset(
@@ -49,6 +49,24 @@ ROLES = frozenset(
         "observation",
         "environment",
         "tool_response",
+    )
+)
+# Names that are not a user's to set as variables of a template: the prompt gives them, or they say how it is made.
+RESERVED = frozenset(
+    (
+        "messages",
+        "tools",
+        "add_generation_prompt",
+        "special_tokens",
+        "now",
+        "add_special",
+        "parse_special",
+        "model",
+        "prompt",
+        "tokenizer",
+        "template",
+        "limits",
+        "self",
     )
 )
 _MAX_INPUT = 1 << 28

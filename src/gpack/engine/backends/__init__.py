@@ -12,16 +12,22 @@ COMPUTE: tuple[Compute, ...] = ("int8", "f32")
 DEVICES = ("cpu", "reference")
 
 
+def check_compute(compute: str) -> None:
+    """Refuses what is no way to compute.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if compute not in COMPUTE:
+        raise UsageError(f"compute is {compute!r}", code="usage", field="compute", hint=" or ".join(COMPUTE))
+
+
 def make_backend(device: str, *, threads: int | None, compute: Compute, batch: int, cpu: str | None) -> Backend:
     """A backend of a device; each is imported when it is asked for.
 
     Raises:
         UsageError: There is no such device, or an option makes no sense to it.
     """
-    if compute not in COMPUTE:
-        raise UsageError(
-            f"there is no way to compute {compute!r}", code="usage", field="compute", hint=", ".join(COMPUTE)
-        )
     if device == "cpu":
         from .cpu.backend import CpuBackend
 

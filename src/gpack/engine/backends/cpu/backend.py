@@ -15,7 +15,7 @@ from ...graph import weights as graph
 from ...graph.graph import Graph
 from ...graph.states import IndexedKeyValues, KeyValues, StateId
 from ...options import MOST_OPEN, count_option
-from .. import base
+from .. import Compute, base, check_compute
 from ..base import Layout, Memory, StateGroups, Step, StepOutput
 from .attention import AttentionMemory
 from .buffers import aligned
@@ -30,7 +30,7 @@ from .step import PickBlock, Segment, StepBlock
 from .store import Kernels
 from .team import MOST_THREADS, Program, Team
 from .variants import choose
-from .workspace import Compute, Workspace
+from .workspace import Workspace
 
 _LOGIT_BYTES = 32 << 20  # most bytes of logits that are worked out together
 
@@ -94,6 +94,7 @@ class CpuBackend:
             UnsupportedError: `engine.numba`: llvmlite is not installed.
         """
         self.max_rows = batch
+        check_compute(compute)
         self._compute = compute
         self._kernels = kernels_of(choose(cpu).name)
         self._team = Team(self._kernels, count_threads(threads))

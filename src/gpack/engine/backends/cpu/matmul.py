@@ -34,9 +34,9 @@ from .layout import (
 )
 from .matrices import Experts, Matrix
 from .team import Program
-from .workspace import Compute, Workspace
+from .workspace import Workspace
 
-__all__ = ["Activations", "Buffer", "Compute", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
+__all__ = ["Activations", "Buffer", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
 
 Floats = npt.NDArray[np.float32]
 _PANELS = 512 << 10  # bytes of panels that are multiplied with all tokens before the next: in the second cache

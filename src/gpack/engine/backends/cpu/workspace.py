@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from ....errors import UsageError
+from .. import Compute
 from .buffers import aligned
 from .layout import STEP_ROWS, TILE_ROWS
 from .store import Kernels
 from .team import Words
 
-Compute = Literal["int8", "f32"]
 T = TypeVar("T")
-COMPUTE: tuple[Compute, ...] = ("int8", "f32")
 
 
 class Workspace:
@@ -29,8 +27,6 @@ class Workspace:
     def __init__(
         self, kernels: Kernels, state: Words, *, max_batch: int, threads: int, compute: Compute = "int8"
     ) -> None:
-        if compute not in COMPUTE:
-            raise UsageError(f"there is no way to compute {compute!r}", code="usage", hint=", ".join(COMPUTE))
         self.kernels, self.state = kernels, state
         self.max_batch, self.threads, self.compute = max_batch, threads, compute
         self.lanes = TILE_ROWS[kernels.variant.name]

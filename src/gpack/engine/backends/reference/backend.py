@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError, UsageError
+from ....errors import UnsupportedError
 from ...graph import operations as op
 from ...graph.graph import Graph
 from ...graph.states import StateId
 from ...graph.weights import Experts, Matrix, PagedExperts
-from .. import Compute
+from .. import Compute, check_compute
 from ..base import Memory, Segment, StateGroups, Step, StepOutput
 from ..cpu.kernels import BLOCK_TYPES
 from ..cpu.layout import CACHE_TYPES
@@ -63,8 +63,7 @@ class ReferenceBackend:
         Raises:
             UsageError: There is no such way to compute.
         """
-        if compute not in ("f32", "int8"):
-            raise UsageError(f"compute is {compute!r}", code="usage", field="compute", hint="f32 or int8")
+        check_compute(compute)
         self.max_rows = batch
         self.round_caches = round_caches
         self._weights = DenseWeights(BLOCK_TYPES if compute == "int8" else ())
