@@ -7,8 +7,6 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any, Self
 
@@ -27,8 +25,10 @@ from .aio import ReadQueue, open_queue
 from .direct import RangeFile
 from .lazy import LazyCheck
 from .located import Located, is_number
+from .ple_io import PleCounts, PleIo, ple_mode
 from .row_cache import RowCache
 
+__all__ = ["PleCounts", "PleIo", "PleTable", "ple_mode"]
 LOG = logging.getLogger("gpack")
 Ids = Sequence[Any] | npt.NDArray[np.integer[Any]]
 Rows = npt.NDArray[np.uint8]
@@ -38,46 +38,6 @@ READS_IN_FLIGHT = 64
 _BATCH_PAGES = 4096  # pages that one round of reads may take: 16 MiB
 _LEAST = {"cache_bytes": 0, "reads_in_flight": 1}  # of arguments; what a place may be depends on the file
 _RUN_PAGES = 32  # pages next to each other that one read takes at most
-
-
-class PleIo(Enum):
-    """How rows are read."""
-
-    Direct = "direct"  # 4 KiB-aligned reads past the page cache, and a cache of rows of our own
-    Mmap = "mmap"  # the mapped file, and the system's page cache
-
-
-def ple_mode(io: PleIo | str) -> PleIo:
-    """The mode, also by its name.
-
-    Raises:
-        UsageError: There is no such mode.
-    """
-    try:
-        return PleIo(io)
-    except ValueError as error:
-        names = ", ".join(mode.value for mode in PleIo)
-        raise UsageError(f"there is no mode {io!r}", code="usage", hint=f"the modes are {names}") from error
-
-
-@dataclass(frozen=True)
-class PleCounts:
-    """What a table did so far.
-
-    Attributes:
-        hits, misses: Rows that the row cache had, and had not; 0 in Mmap mode.
-        reads, read_bytes: Reads of the file.
-    """
-
-    hits: int
-    misses: int
-    reads: int
-    read_bytes: int
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of the rows that needed no read."""
-        return self.hits / max(self.hits + self.misses, 1)
 
 
 class PleTable:
