@@ -1,8 +1,8 @@
 """The model's own draft layer: it follows texts, and guesses how they go on.
 
-Its row of position p is made of the hidden state after token p and of token p + 1, and says what token p + 2 may be. A
-guess is made from the row before it, whose own hidden state takes the place of the model's. Only rows that are made of
-what the model computed are kept.
+Its row of position p is made of what the model gave for token p, the seed, and of token p + 1, and says what token p + 2
+may be. A guess is made from the row before it, whose own seed takes the place of the model's. Only rows that are made
+of what the model computed are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .state.pool import Pool
 from .state.sequence import Sequence as Text
 from .state.states import DraftState, Layouts, TextState, group_states
 
-_MANY = 256  # hidden states that are collected before they are processed
+_MANY = 256  # seeds that are collected before they are processed
 
 
 @dataclass
@@ -31,15 +31,15 @@ class _Rows:
 
     Attributes:
         keys: With room for them.
-        hidden: [rows, n_embd], which the layer is given.
+        seeds: [rows, width], which the layer is given.
         guess: The most probable token after the last row; -1 where its numbers are not finite.
-        after: [1, n_embd]: the layer's own hidden state after it.
+        after: [1, width]: the seed that the layer itself gives after it.
     """
 
     text: Text
     keys: TextState
     tokens: list[int]
-    hidden: npt.NDArray[Any]
+    seeds: npt.NDArray[Any]
     guess: int = -1
     after: npt.NDArray[Any] | None = None
 
@@ -119,19 +119,19 @@ class DraftLayer:
         """All rows but the last, which is made of a token that does not count yet, are the text's from now on."""
         state = rows.text.state
         count = len(rows.tokens) - 1
-        draft = DraftState(rows.keys.advanced(count, None), (rows.hidden[count:].copy(),))
+        draft = DraftState(rows.keys.advanced(count, None), (rows.seeds[count:].copy(),))
         rows.text.exchange(state, replace(state, draft=draft))
 
     def _advance(self, pool: Pool, text: Text, draft: DraftState, count: int) -> bool:
         """Goes through so many rows whose tokens are known; whether there was memory."""
-        state, first, hidden = text.state, draft.keys.position, _joined(draft)
+        state, first, seeds = text.state, draft.keys.position, _joined(draft)
         try:
             keys, _ = draft.keys.with_room(pool, count, text.writer)
         except UsageError:
             return False
         tokens = text.between(first + 1, first + 1 + count)
-        self._run([_Rows(text, keys, tokens, hidden[:count])], wants=False)
-        after = DraftState(keys.advanced(count, None), (hidden[count:].copy(),))
+        self._run([_Rows(text, keys, tokens, seeds[:count])], wants=False)
+        after = DraftState(keys.advanced(count, None), (seeds[count:].copy(),))
         text.exchange(state, replace(state, draft=after))
         return text.state.draft is after
 
@@ -156,12 +156,12 @@ class DraftLayer:
             lasts.append(first - 1)
         tokens = np.array([token for item in rows for token in item.tokens], np.int32)
         wanted = np.array(lasts if wants else [], np.int32)
-        step = Step(tokens, segments, wanted, np.concatenate([item.hidden for item in rows]))
-        hidden, logits, is_finite = self._backend.run(self.lower({item.text.cache_type for item in rows}), step)
+        step = Step(tokens, segments, wanted, np.concatenate([item.seeds for item in rows]))
+        made, logits, is_finite = self._backend.run(self.lower({item.text.cache_type for item in rows}), step)
         if not wants:
             return
         for number, (item, last) in enumerate(zip(rows, lasts, strict=True)):
-            item.after = hidden[last : last + 1].copy()
+            item.after = made[last : last + 1, self._prepared.seeds].copy()
             if is_finite or (np.isfinite(item.after).all() and np.isfinite(logits[number]).all()):
                 item.guess = int(logits[number].argmax())
 

@@ -266,15 +266,15 @@ class Engine:
         well = [plan for plan in running if plan.error is None]
         for plan in well:
             if plan.state is not None and plan.state.draft is not None:
-                plan.hidden = states[plan.first_row : plan.first_row + len(plan.tokens)].copy()
+                plan.seeds = states[plan.first_row : plan.first_row + len(plan.tokens), self._prepared.seeds].copy()
         self._commit([plan for plan in well if not plan.chunk.open])
         for plan in well:
             if plan.chunk.open and plan.state is not None:
                 text = plan.chunk.sequence
                 text.opened = plan.opened = OpenChunk(
-                    text, tuple(plan.tokens), text.state, plan.state, plan.after, plan.kept, plan.hidden
+                    text, tuple(plan.tokens), text.state, plan.state, plan.after, plan.kept, plan.seeds
                 )
-        self._drafts.follow(self.pool, [plan.chunk.sequence for plan in well if plan.hidden is not None])
+        self._drafts.follow(self.pool, [plan.chunk.sequence for plan in well if plan.seeds is not None])
         outcomes = tuple([self._outcome(plan, logits, states if wants_hidden else None) for plan in plans])
         return StepResult(logits, outcomes)
 
@@ -354,7 +354,7 @@ class Engine:
         for plan in plans:
             if plan.state is not None:
                 plan.chunk.sequence.note(plan.tokens)
-                state = plan.state.advanced(len(plan.tokens), plan.after, plan.hidden)
+                state = plan.state.advanced(len(plan.tokens), plan.after, plan.seeds)
                 commits.append((plan.chunk.sequence, state))
         self._commit_states(commits)
 
@@ -374,7 +374,7 @@ class Engine:
     def _outcome(self, plan: Plan, logits: npt.NDArray[Any], states: npt.NDArray[Any] | None) -> Outcome:
         rows = None
         if states is not None and plan.state is not None:
-            rows = states[plan.first_row : plan.first_row + len(plan.tokens)].copy()
+            rows = states[plan.first_row : plan.first_row + len(plan.tokens), : self.n_embd].copy()
         return Outcome(logits[plan.first_logits : plan.first_logits + plan.n_logits], rows, plan.error, plan.opened)
 
     # ------------------------------------------------------------ end

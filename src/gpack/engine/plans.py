@@ -26,7 +26,7 @@ class Plan:
     after: Block | None = None
     kept: Block | None = None
     opened: OpenChunk | None = None
-    hidden: npt.NDArray[Any] | None = None  # of all tokens, where a draft layer goes on from it
+    seeds: npt.NDArray[Any] | None = None  # of all tokens, where a draft layer goes on from them
     error: GpackError | None = None
     n_logits: int = 0
     first_row: int = 0

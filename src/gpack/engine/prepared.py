@@ -13,8 +13,8 @@ from ..errors import FormatError, GpackError
 from ..generated.constants import SectionKind
 from ..model.load import LoadedModel
 from .architectures import Architecture, find
-from .architectures.blocks import Hyperparameters, Model
-from .graph import Graph
+from .architectures.blocks import Hyperparameters, Model, Traced
+from .graph import Graph, Value
 from .hyperparameters import MOST_WIDTH, Keys
 from .weights import Weights
 
@@ -47,16 +47,16 @@ class Prepared:
 
     @cached_property
     def graphs(self) -> tuple[Graph, Graph]:
-        """From tokens to hidden states after the last norm, and from some of these to logits.
+        """From tokens to rows that begin with the hidden state after the last norm, and from some of these to logits.
 
         Raises:
             FormatError: As `Engine`; `engine.tensor`: a tensor of the layers has no part in them.
         """
         model = Model(self.h, self.w, self.n_vocab)
         body = Graph()
-        hidden = body.result(self.architecture.trace(body, model))
+        rows = _rows(body, self.architecture.trace(body, model))
         head = body.following()
-        head.result(self.architecture.logits(head, model, head.pick(hidden)))
+        head.result(self.architecture.logits(head, model, self._hidden(head, rows)))
         self.w.refuse_unread(range(self.h.n_layer, self.h.n_layer + self.h.n_draft))
         return body, head
 
@@ -71,13 +71,27 @@ class Prepared:
         model = Model(self.h, self.w, self.n_vocab)
         body = Graph()
         try:
-            hidden = body.result(architecture.draft(body, model))
+            rows = _rows(body, architecture.draft(body, model))
             head = body.following()
-            head.result(architecture.draft_logits(head, model, head.pick(hidden)))
+            head.result(architecture.draft_logits(head, model, self._hidden(head, rows)))
             self.w.refuse_unread(range(self.h.n_layer + 1, self.h.n_layer + self.h.n_draft))
         except GpackError as error:
             return f"its draft layer cannot be used: {error}"
         return body, head
+
+    @cached_property
+    def seeds(self) -> slice:
+        """The columns of a row that the draft layer goes on from: those after the hidden state, or this where none are."""
+        width = self.graphs[0].results[0].width
+        return slice(self.h.n_embd, width) if width > self.h.n_embd else slice(0, width)
+
+    def _hidden(self, g: Graph, rows: Value) -> Value:
+        picked = g.pick(rows)
+        return picked if rows.width == self.h.n_embd else g.columns(picked, 0, self.h.n_embd, 0, 1)
+
+
+def _rows(g: Graph, traced: Traced) -> Value:
+    return g.result(traced if isinstance(traced, Value) else g.concat(*traced))
 
 
 def prepare(model: LoadedModel) -> Prepared:

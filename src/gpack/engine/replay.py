@@ -87,4 +87,4 @@ class Replay:
 
 
 def _first(chunk: OpenChunk, count: int) -> Floats | None:
-    return None if chunk.hidden is None else chunk.hidden[:count]
+    return None if chunk.seeds is None else chunk.seeds[:count]

@@ -11,7 +11,7 @@ from ..graph import Graph, Value
 from ..hyperparameters import Keys
 from ..weights import Weights
 from . import gemma3, llama, qwen2, qwen3, qwen3moe, qwen4exp, qwen35
-from .blocks import Hyperparameters, Model
+from .blocks import Hyperparameters, Model, Traced
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,18 @@ class Architecture:
 
     Attributes:
         read: Checks the metadata and gives the hyperparameters.
-        trace: Notes the forward pass; gives the normed hidden state of each token.
+        trace: Notes the forward pass; gives the normed hidden state of each token, or also what its draft layer goes on
+            from, where that is something else.
         logits: Notes what turns these into logits.
-        draft: Notes the first draft layer: from the next token and the normed hidden state before it, which is given,
-            to the layer's own normed hidden state; None where its draft layers are not known.
+        draft: Notes the first draft layer: from the next token and what the trunk gave for the one before it, to the
+            same of its own; None where its draft layers are not known.
         draft_logits: Notes what turns that into logits.
     """
 
     read: Callable[[Keys, Weights], Hyperparameters]
-    trace: Callable[[Graph, Model], Value]
+    trace: Callable[[Graph, Model], Traced]
     logits: Callable[[Graph, Model, Value], Value]
-    draft: Callable[[Graph, Model], Value] | None = None
+    draft: Callable[[Graph, Model], Traced] | None = None
     draft_logits: Callable[[Graph, Model, Value], Value] | None = None
 
     @classmethod

@@ -16,6 +16,8 @@ from ..weights import Weights
 # choice, which decides, is among all.
 MOST_DRAFTED = 1 << 16
 Pairing = Literal["interleaved", "neox"]
+# Of each token the normed hidden state; or that, and what a draft layer goes on from.
+Traced = Value | tuple[Value, Value]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ weight of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from ...model.ngram import NgramHash
 from ..graph import Graph, Value
@@ -55,9 +56,23 @@ class HyperConnections:
         """The streams with a block's result."""
         return g.add_to_pieces(x, y, weights)
 
-    def end(self, g: Graph, model: Model, x: Value) -> Value:
+    def end(self, g: Graph, model: Model, x: Value, name: str = "output_hc") -> Value:
         """What the output reads."""
-        return self._mix(g, model, "output_hc", self._norm(g, model, "output_hc_norm.weight", x))
+        return self._mix(g, model, name, self._norm(g, model, f"{name}_norm.weight", x))
+
+    def guess(self, g: Graph, layer: Layer, embedded: Value, x: Value) -> Value:
+        """The streams with which a draft layer begins: of the next token's embedding, and of the streams after the last.
+
+        Makers' code norms these one by one or all together; one by one, as llama.cpp has it. Verification alone decides.
+        """
+        normed = self._norm(g, layer.model, layer.name("nextn.hnorm.weight"), x)
+        width = layer.model.h.n_embd
+        matrix = layer.model.w.matrix(layer.name("nextn.eh_proj.weight"), 2 * width, width)
+        e = layer.norm(g, embedded, "nextn.enorm")
+        made = [
+            g.matmul(g.concat(e, g.columns(normed, stream * width, width, 0, 1)), matrix) for stream in range(self.count)
+        ]
+        return reduce(g.concat, made)
 
     def _norm(self, g: Graph, model: Model, name: str, x: Value) -> Value:
         return g.piece_norm(x, model.w.vector(name, x.width), self.count, model.h.epsilon)

@@ -15,12 +15,12 @@ from ...sections.placement import PLE as NGRAM_TABLE
 from ..graph import Graph, NgramTable, Part, Value
 from ..hyperparameters import MOST_CONTEXT, MOST_HEADS, MOST_WIDTH, Keys
 from ..weights import Weights
-from .blocks import Layer, Model
+from .blocks import Layer, Model, Traced
 from .experimental import HyperConnections, read_hash
 from .llama import logits
-from .qwen35 import MOST_TAPS, Qwen35, delta_net, gated_attention, moe, read_hybrid
+from .qwen35 import MOST_TAPS, Qwen35, delta_net, draft_logits, gated_attention, moe, read_hybrid
 
-__all__ = ["Qwen4Exp", "logits", "read", "trace"]
+__all__ = ["Qwen4Exp", "draft", "draft_logits", "logits", "read", "trace"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Qwen4Exp(Qwen35):
 
     Attributes:
         streams: The hyper-connections.
-        ratios: For each layer the positions of a block of sparse attention; 0: it is dense, or a delta net.
+        ratios: For each layer, also for one that drafts, the positions of a block of sparse attention; 0: it is dense, or a delta net.
         budget: Positions in the blocks that a row sees.
         n_index_head, index_dim: Heads of index queries, and elements of each.
         ngrams: None where there are none.
@@ -63,7 +63,7 @@ class Qwen4Exp(Qwen35):
 def read(keys: Keys, w: Weights) -> Qwen4Exp:
     """The hyperparameters."""
     h = read_hybrid(keys, is_moe=True)
-    ratios = _ratios(keys, h)
+    ratios = _ratios(keys, h, w)
     budget = n_index_head = index_dim = 0
     if any(ratios):
         budget = keys.integer("attention.indexer.top_k", most=MOST_CONTEXT)
@@ -85,18 +85,25 @@ def read(keys: Keys, w: Weights) -> Qwen4Exp:
     )
 
 
-def _ratios(keys: Keys, h: Qwen35) -> tuple[int, ...]:
+def _ratios(keys: Keys, h: Qwen35, w: Weights) -> tuple[int, ...]:
     given = keys.value("attention.compress_ratios")
+    count = h.n_layer + min(1, h.n_draft)
     if given is None:
-        return (0,) * h.n_layer
+        return (0,) * count
     fits = isinstance(given, list) and len(given) >= h.n_layer
     if not fits or not all(type(ratio) is int and 0 <= ratio <= MOST_CONTEXT for ratio in given):
         raise keys.refuse("attention.compress_ratios", f"is not a list of block sizes for {h.n_layer} layers")
-    ratios = tuple(given[: h.n_layer])
-    for number, ratio in enumerate(ratios):
-        if ratio and h.recurrent[number]:
+    ratios = (*given[: h.n_layer], _ratio_of_draft(given, h, w))[:count]
+    for number, (ratio, is_recurrent) in enumerate(zip(ratios, h.recurrent, strict=False)):
+        if ratio and is_recurrent:
             raise keys.refuse("attention.compress_ratios", f"is {ratio} for layer {number}, which is a delta net")
     return ratios
+
+
+def _ratio_of_draft(given: list[int], h: Qwen35, w: Weights) -> int:
+    """Files whose list ends before the draft layer have its indexer all the same."""
+    listed = given[h.n_layer] if len(given) > h.n_layer else 0
+    return listed or (max(given) if f"blk.{h.n_layer}.indexer.q_proj.weight" in w else 0)
 
 
 def _ngrams(keys: Keys, h: Qwen35, w: Weights) -> Ngrams | None:
@@ -122,8 +129,8 @@ def _ngrams(keys: Keys, h: Qwen35, w: Weights) -> Ngrams | None:
     )
 
 
-def trace(g: Graph, model: Model) -> Value:
-    """What the output reads of the streams."""
+def trace(g: Graph, model: Model) -> Traced:
+    """What the output reads of the streams, and the streams, where a draft layer goes on from them."""
     h = model.h
     if not isinstance(h, Qwen4Exp):
         raise TypeError(type(h).__name__)
@@ -133,12 +140,32 @@ def trace(g: Graph, model: Model) -> Value:
         layer = model.layer(number)
         if h.ngrams is not None and number == h.ngrams.layer:
             x = with_ngrams(g, layer, h, h.ngrams, x)
-        n, weights = streams.take(g, layer, "hc_attn", x)
-        mixed = delta_net(g, layer, h, n, "sigmoid") if h.recurrent[number] else attention(g, layer, h, n)
-        x = streams.give(g, x, mixed, weights)
-        n, weights = streams.take(g, layer, "hc_ffn", x)
-        x = streams.give(g, x, moe(g, layer, h, n), weights)
-    return streams.end(g, model, x)
+        x = _through(g, layer, h, x)
+    y = streams.end(g, model, x)
+    return (y, x) if h.n_draft else y
+
+
+def draft(g: Graph, model: Model) -> Traced:
+    """A layer over the next token's embedding and the streams before it, which gives streams and what is read of them."""
+    h, w = model.h, model.w
+    if not isinstance(h, Qwen4Exp):
+        raise TypeError(type(h).__name__)
+    layer = model.layer(h.n_layer)
+    own = layer.name("nextn.embed_tokens.weight")
+    embedded = g.embed(w.matrix(own if own in w else "token_embd.weight", h.n_embd, model.n_vocab))
+    x = h.streams.guess(g, layer, embedded, g.given(h.streams.count * h.n_embd))
+    x = _through(g, layer, h, x)
+    return h.streams.end(g, model, x, layer.name("nextn.hc_head")), x
+
+
+def _through(g: Graph, layer: Layer, h: Qwen4Exp, x: Value) -> Value:
+    """The streams after a layer; those that only draft have attention."""
+    n, weights = h.streams.take(g, layer, "hc_attn", x)
+    is_recurrent = layer.number < h.n_layer and h.recurrent[layer.number]
+    mixed = delta_net(g, layer, h, n, "sigmoid") if is_recurrent else attention(g, layer, h, n)
+    x = h.streams.give(g, x, mixed, weights)
+    n, weights = h.streams.take(g, layer, "hc_ffn", x)
+    return h.streams.give(g, x, moe(g, layer, h, n), weights)
 
 
 def attention(g: Graph, layer: Layer, h: Qwen4Exp, n: Value) -> Value:

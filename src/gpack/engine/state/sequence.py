@@ -27,7 +27,7 @@ class OpenChunk:
         before: The text's state, which counts as long as nothing was accepted.
         state: The same with room for the tokens.
         after, kept: Recurrent states after all tokens, and what these depend on of each; None where there are none.
-        hidden: [tokens, n_embd], where a draft layer goes on from it.
+        seeds: [tokens, width], where a draft layer goes on from them.
     """
 
     sequence: Sequence
@@ -36,7 +36,7 @@ class OpenChunk:
     state: TextState
     after: Block | None
     kept: Block | None
-    hidden: Floats | None = None
+    seeds: Floats | None = None
 
     @property
     def is_void(self) -> bool:

@@ -121,12 +121,13 @@ class Table:
 class DraftState:
     """What the draft layer keeps of a text of `keys.position + waiting rows` tokens.
 
-    Its row of position p is made of the hidden state after token p, and of token p + 1; so one row less than there are
-    tokens can be known, and the hidden states of those that are not computed wait.
+    Its row of position p is made of what the model gave for token p (its seed), and of token p + 1; so one row less than
+    there are tokens can be known, and the seeds of those that are not computed wait.
 
     Attributes:
         keys: Of the draft layer alone.
-        waiting: [rows, n_embd] each, hidden states after the model's last norm, in the order of positions.
+        waiting: [rows, width] each, seeds in the order of positions: hidden states after the model's last norm, or
+            what its architecture gives beside these.
     """
 
     keys: TextState
@@ -134,18 +135,18 @@ class DraftState:
 
     @property
     def rows(self) -> int:
-        """How many hidden states wait."""
+        """How many seeds wait."""
         return sum(map(len, self.waiting))
 
-    def extended(self, hidden: Floats) -> DraftState:
+    def extended(self, seeds: Floats) -> DraftState:
         """After more tokens."""
-        return DraftState(self.keys, (*self.waiting, hidden))
+        return DraftState(self.keys, (*self.waiting, seeds))
 
     def truncated(self, position: int) -> DraftState:
-        """After fewer tokens. A hidden state that is no longer known becomes zeros, which only drafts depend on."""
+        """After fewer tokens. A seed that is no longer known becomes zeros, which only drafts depend on."""
         if position > self.keys.position:
-            hidden = np.concatenate(self.waiting)[: position - self.keys.position]
-            return DraftState(self.keys, (hidden,))
+            seeds = np.concatenate(self.waiting)[: position - self.keys.position]
+            return DraftState(self.keys, (seeds,))
         if position == 0:
             return DraftState(self.keys.truncated(0))
         width, dtype = (self.waiting[0].shape[1], self.waiting[0].dtype) if self.waiting else (0, np.float32)
@@ -189,11 +190,11 @@ class TextState:
             return self, after
         return replace(self, tables=tables), after
 
-    def advanced(self, count: int, after: Block | None, hidden: Floats | None = None) -> TextState:
+    def advanced(self, count: int, after: Block | None, seeds: Floats | None = None) -> TextState:
         """The state `count` positions later, which were written; blocks that have fallen out of a window are left out.
 
         Args:
-            hidden: [count, n_embd], which the draft layer goes on from.
+            seeds: [count, width], which the draft layer goes on from.
         """
         position, layouts = self.position + count, self.layouts
         tables = self.tables
@@ -202,7 +203,7 @@ class TextState:
                 table.without(position - layouts.slack - window + 1) if window else table
                 for table, window in zip(tables, layouts.windows, strict=True)
             )
-        draft = self.draft if self.draft is None or hidden is None else self.draft.extended(hidden)
+        draft = self.draft if self.draft is None or seeds is None else self.draft.extended(seeds)
         return TextState(layouts, position, tables, after, draft)
 
     def can_truncate(self, position: int) -> bool:
