@@ -177,16 +177,36 @@ class Qwen4Exp(Reference):
     # ---------------------------------------------------------------- the whole
 
     def hidden(self, ids: Sequence[int]) -> Array:
+        return self.mixed(self.streams_norm(self.streams(ids), "output_hc_norm"), "output_hc")
+
+    def streams(self, ids: Sequence[int]) -> Array:
+        """After the last layer: [position, stream, width]."""
         x = np.repeat(self.weight("token_embd")[list(ids)][:, None], self.count, axis=1)
-        recurrent, ratios = self.key("attention.recurrent_layers"), self.key("attention.compress_ratios")
-        for layer in range(int(self.key("block_count"))):
-            block = f"blk.{layer}"
+        for layer in range(int(self.key("block_count")) - int(self.key("nextn_predict_layers", 0))):
             if layer in self.key("ple.layers", []):
                 x = self.with_ngrams(layer, x, ids)
+            x = self.through(layer, x, is_recurrent=self.key("attention.recurrent_layers")[layer])
+        return x
 
-            def mix(n: Array, block: str = block, layer: int = layer) -> Array:
-                return self.delta_net(block, n) if recurrent[layer] else self.gated_attention(block, n, ratios[layer])
+    def through(self, layer: int, x: Array, *, is_recurrent: bool) -> Array:
+        block = f"blk.{layer}"
 
-            x = self.block(x, f"{block}.hc_attn", mix)
-            x = self.block(x, f"{block}.hc_ffn", lambda n, layer=layer: self.experts(layer, n))
-        return self.mixed(self.streams_norm(x, "output_hc_norm"), "output_hc")
+        def mix(n: Array) -> Array:
+            if is_recurrent:
+                return self.delta_net(block, n)
+            return self.gated_attention(block, n, self.key("attention.compress_ratios")[layer])
+
+        x = self.block(x, f"{block}.hc_attn", mix)
+        return self.block(x, f"{block}.hc_ffn", lambda n: self.experts(layer, n))
+
+    def drafted(self, ids: Sequence[int]) -> Array:
+        """The draft layer's logits: its row p is of the streams after token p, and of token p + 1."""
+        layer = int(self.key("block_count")) - 1
+        part, x = f"blk.{layer}.nextn", self.streams(ids[:-1])
+        e = rms(self.weight("token_embd")[list(ids[1:])], self.weight(f"{part}.enorm"), self.epsilon)
+        h = self.streams_norm(x, f"{part}.hnorm")
+        both = np.concatenate([np.repeat(e[:, None], self.count, axis=1), h], axis=-1)
+        x = self.through(layer, both @ self.weight(f"{part}.eh_proj").T, is_recurrent=False)
+        read = self.mixed(self.streams_norm(x, f"{part}.hc_head_norm"), f"{part}.hc_head")
+        made: Array = read @ self.weight("output").T
+        return made

@@ -138,6 +138,9 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             self.world.accept(draws, lambda call: self._counted(interrupts.late(number % 20, call)))
 
+    def draft(self, _who: int, seed: int, amount: int) -> None:
+        self.world.draft(np.random.default_rng((seed, amount)))
+
     def new(self, who: int, _seed: int, _amount: int) -> None:
         self.world.new(CACHE_TYPES[who % 3])
 
@@ -287,6 +290,7 @@ ACTIONS: dict[str, Callable[[EngineMachine, int, int, int], None]] = {
         EngineMachine.open,
         EngineMachine.accept,
         EngineMachine.accept_some,
+        EngineMachine.draft,
         EngineMachine.new,
         EngineMachine.fork,
         EngineMachine.truncate,

@@ -19,7 +19,8 @@ from gpack.engine.state.sequence import Sequence as Text
 from gpack.errors import UsageError
 from gpack.model import GuildModel, ModelPaths
 
-from . import toy_recurrent
+from . import toy_qwen4exp, toy_recurrent
+from .float64_qwen4exp import Qwen4Exp
 
 NAMES = ("qwen35_mtp", "qwen35moe_mtp")
 N = 40
@@ -49,11 +50,12 @@ def rows_of_layer(engine: Engine, text: Text) -> Any:
     """The logits of all rows that the tokens of a text have, as the layer computes them anew from the text alone."""
     tokens = text.tokens
     with (
-        engine.sequence(cache_type=text.cache_type) as again,
+        engine.sequence(cache_type=text.cache_type, drafts=True) as again,
         engine.sequence(cache_type=text.cache_type, drafts=True) as other,
     ):
-        hidden = engine.step([Chunk(again, tokens, "none")], hidden=True)[0].hidden
-        assert hidden is not None
+        engine.step([Chunk(again, tokens, "none")]).raise_error()
+        assert again.state.draft is not None
+        seeds = np.concatenate(again.state.draft.waiting)
         layer = engine._drafts
         assert other.state.draft is not None
         keys, _ = other.state.draft.keys.with_room(engine.pool, len(tokens), other.writer)
@@ -68,7 +70,7 @@ def rows_of_layer(engine: Engine, text: Text) -> Any:
 
         engine.backend.run = watched  # type: ignore[method-assign]
         try:
-            layer._run([_Rows(other, keys, tokens[1:], hidden[:-1])], wants=False)
+            layer._run([_Rows(other, keys, tokens[1:], seeds[:-1])], wants=False)
         finally:
             del engine.backend.run
     return seen[0]
@@ -104,6 +106,24 @@ def test_logits_of_the_draft_layer_are_those_of_llama_cpp(
                     assert guess == [int(known["mtp_logits"][end - 1].argmax())]
 
 
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_logits_of_qwen4exp_are_those_of_its_equations_and_of_llama_cpp(tmp_path: Path, device: str) -> None:
+    """llama.cpp 86a2835 attends to all positions where the layer has an indexer: the same up to its budget."""
+    made = toy_qwen4exp.with_draft_layer()
+    with np.load(Path(__file__).parent / "data" / "qwen4exp_draft.npz") as stored:
+        prompt, theirs = stored["prompt"].tolist(), stored["logits"]
+    assert len(prompt) > toy_qwen4exp.BUDGET + 2 * toy_qwen4exp.BLOCK  # blocks are left out
+    wanted = Qwen4Exp(made.metadata, made.tensors).drafted(prompt)
+    with (
+        engines(made, tmp_path, device=device, compute="f32") as engine,
+        engine.sequence(cache_type="F32", drafts=True) as sequence,
+    ):
+        engine.step([Chunk(sequence, prompt, "none")]).raise_error()
+        found = rows_of_layer(engine, sequence)
+        np.testing.assert_allclose(found, wanted, atol=1e-6 if device == "reference" else 1e-5, rtol=0)
+        np.testing.assert_allclose(found[: len(theirs)], theirs, atol=1e-5, rtol=0)
+
+
 def guesses_anew(engine: Engine, tokens: list[int], token: int, count: int) -> list[int]:
     """What a new text of the same tokens is drafted to go on with."""
     with engine.sequence(drafts=True) as sequence:
@@ -112,30 +132,35 @@ def guesses_anew(engine: Engine, tokens: list[int], token: int, count: int) -> l
         return engine.draft([(sequence, token, count)])[0]
 
 
-def test_a_guess_is_made_from_the_one_before(tmp_path: Path) -> None:
-    with engines(with_draft_layer(), tmp_path, device="reference") as engine, engine.sequence(drafts=True) as sequence:
+WITH_LAYER = {"qwen35moe": with_draft_layer, "qwen4exp": toy_qwen4exp.with_draft_layer}
+
+
+@pytest.mark.parametrize("name", WITH_LAYER)
+def test_a_guess_is_made_from_the_one_before(tmp_path: Path, name: str) -> None:
+    with engines(WITH_LAYER[name](), tmp_path, device="reference") as engine, engine.sequence(drafts=True) as sequence:
         tokens = text(12)
         engine.step([Chunk(sequence, tokens, "none")]).raise_error()
         (guesses,) = engine.draft([(sequence, 5, 4)])
         assert len(guesses) == 4
-        # By hand: rows one after the other, the layer's own hidden state given to the next.
+        # By hand: rows one after the other, the layer's own seed given to the next.
         draft = sequence.state.draft
         assert draft is not None
         keys, _ = draft.keys.with_room(engine.pool, 8, sequence.writer)
-        hidden, token, found = draft.waiting[0][-1:], 5, []
+        seeds, token, found = draft.waiting[0][-1:], 5, []
         for _ in range(4):
-            row = _Rows(sequence, keys, [token], hidden)
+            row = _Rows(sequence, keys, [token], seeds)
             engine._drafts._run([row])
             assert row.after is not None
-            assert not np.allclose(row.after, hidden)
-            hidden, token, keys = row.after, row.guess, keys.advanced(1, None)
+            assert not np.allclose(row.after, seeds)
+            seeds, token, keys = row.after, row.guess, keys.advanced(1, None)
             found.append(token)
         assert guesses == found
 
 
-def test_what_the_layer_keeps_follows_its_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", WITH_LAYER)
+def test_what_the_layer_keeps_follows_its_text(tmp_path: Path, name: str) -> None:
     rng = np.random.default_rng(3)
-    with engines(with_draft_layer(), tmp_path, batch=64) as engine, engine.sequence(drafts=True) as sequence:
+    with engines(WITH_LAYER[name](), tmp_path, batch=64) as engine, engine.sequence(drafts=True) as sequence:
         tokens: list[int] = []
         kept = [(sequence.checkpoint(), tokens)]
         for turn in range(60):

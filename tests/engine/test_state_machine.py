@@ -26,6 +26,7 @@ from . import toy_qwen4exp, toy_recurrent
 from .alone import Alone
 from .machine import ACTIONS, Counts, EngineMachine, Setting
 from .planted import FAULTS, Fault
+from .test_draft_layer import with_draft_layer
 from .world import N_CTX, POISON
 
 # Ctrl-C may come where Python cannot but lose it: in a finaliser, or where a generator is thrown away.
@@ -43,9 +44,9 @@ MODELS: dict[str, tuple[Callable[[], TinyModel], tuple[str, ...]]] = {
     "qwen3moe": (lambda: tiny("qwen3moe", n_expert=5, n_used=2, n_ff=32), ("Q5_1", "Q8_0", "F32")),
     "llama": (tiny, ("F32", "F64")),
     "qwen2": (lambda: tiny("qwen2", n_ff=64), ("Q8_0", "Q4_0")),
-    "qwen35moe": (toy_recurrent.qwen35moe, ("Q8_0", "MXFP4", "F16")),
+    "qwen35moe": (with_draft_layer, ("Q8_0", "MXFP4", "F16")),
     "qwen35": (toy_recurrent.qwen35, ("Q5_0", "F16")),
-    "qwen4exp": (toy_qwen4exp.qwen4exp, ("F32", "Q8_0", "F16")),
+    "qwen4exp": (toy_qwen4exp.with_draft_layer, ("F32", "Q8_0", "F16")),
     "llama of odd sizes": (lambda: tiny(n_head=3, n_kv=3, width=20, n_layer=1), ("F16", "BF16", "F32")),
     "qwen3": (lambda: tiny("qwen3", n_embd=256, n_ff=256, n_layer=1, width=64), ("Q4_K", "Q6_K")),
 }

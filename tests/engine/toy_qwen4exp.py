@@ -127,3 +127,26 @@ def qwen4exp(
         norm(f"{block}.ple_norm_{part}", wide)
     named = {f"{NAME}.{key}": value for key, value in metadata.items()}
     return TinyModel({"general.architecture": NAME, **named}, tensors)
+
+
+def with_draft_layer(seed: int = 8) -> TinyModel:
+    """The model, and a layer that drafts: of sparse attention like its third layer."""
+    ratios = (0, 0, BLOCK, BLOCK)  # other engines want an indexer in each layer of attention
+    model, rng, block = qwen4exp(ratios=ratios), np.random.default_rng(seed), f"blk.{LAYERS}"
+    for tensor in [name for name in model.tensors if name.startswith("blk.2.")]:
+        values = model.tensors[tensor]
+        model.tensors[tensor.replace("blk.2", block)] = rng.permutation(values.reshape(-1)).reshape(values.shape)
+    wide = STREAMS * WIDTH
+    for part, size in (("enorm", WIDTH), ("hnorm", wide), ("hc_head_norm", wide)):
+        model.tensors[f"{block}.nextn.{part}.weight"] = (1 + 0.3 * rng.standard_normal(size)).astype(np.float32)
+    for part, shape in (("eh_proj", (WIDTH, 2 * WIDTH)), ("hc_head_down", (RANK, wide)), ("hc_head_up", (wide, RANK))):
+        values = rng.standard_normal(shape) / np.sqrt(shape[1])
+        model.tensors[f"{block}.nextn.{part}.weight"] = values.astype(np.float32)
+    keys = {
+        "block_count": LAYERS + 1,
+        "nextn_predict_layers": 1,
+        "attention.compress_ratios": [*ratios, BLOCK],
+        "attention.recurrent_layers": [*RECURRENT, False],
+    }
+    model.metadata |= {f"{NAME}.{key}": value for key, value in keys.items()}
+    return model

@@ -59,7 +59,7 @@ class World:
 
     def new(self, cache_type: str) -> Mirror:
         self._make_place()
-        made = Mirror(self.engine.sequence(n_ctx=N_CTX, cache_type=cache_type), cache_type)
+        made = Mirror(self.engine.sequence(n_ctx=N_CTX, cache_type=cache_type, drafts=True), cache_type)
         self.texts.append(made)
         return made
 
@@ -167,6 +167,18 @@ class World:
                 mirror.tokens += opened.tokens[:count]
         else:
             assert was_interrupted or not moved, "nothing was accepted"
+
+    def draft(self, draws: np.random.Generator) -> None:
+        """The draft layer guesses how some texts go on; the texts stay as they are."""
+        chosen = [mirror for mirror in self.texts if draws.random() < 0.5]
+        wanted = [(mirror.text, int(draws.integers(N_TOKENS)), int(draws.integers(5))) for mirror in chosen]
+        guesses = self.engine.draft(wanted)
+        assert len(guesses) == len(wanted)
+        for (text, _, most), found in zip(wanted, guesses, strict=True):
+            assert len(found) <= most, "there are more guesses than were asked for"
+            assert not found or text.position, "there are guesses of a text without tokens"
+            assert all(0 <= token < N_TOKENS + 1 for token in found), found
+        assert self.engine.drafts_off is None or not any(guesses), "guesses without a layer"
 
     def interrupted(
         self, chunks: Sequence[tuple[Mirror, Chunk]], run: Callable[[Callable[[], Any]], tuple[Any, bool]]
@@ -284,7 +296,8 @@ class World:
         program = self.engine.lower(*sorted({segment.cache_type for segment in segments}))
         count = len(probes)
         step = Step(np.array([token for _, token in probes], np.int32), segments, np.arange(count, dtype=np.int32))
-        return rows_of(*backend.run(program, step)[:2])
+        made, logits = backend.run(program, step)[:2]
+        return rows_of(made[:, : self.engine.n_embd], logits)
 
     def end(self) -> None:
         """All texts end; all memory is given back."""

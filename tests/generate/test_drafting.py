@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine import toy_recurrent
+from engine import toy_qwen4exp, toy_recurrent
 from engine.test_draft_layer import with_draft_layer
 from gguf_maker import TINY_TOKENS
 from markov import Model, Session, chain, ids_of, script
@@ -181,10 +181,13 @@ def test_texts_that_are_decoded_beside_one_another(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the model's own draft layer
 
 
+@pytest.mark.parametrize("build", [with_draft_layer, toy_qwen4exp.with_draft_layer], ids=["qwen35moe", "qwen4exp"])
 @pytest.mark.parametrize("how", SAMPLINGS)
-def test_a_text_is_the_same_with_and_without_the_draft_layer(tmp_path: Path, how: str) -> None:
+def test_a_text_is_the_same_with_and_without_the_draft_layer(
+    tmp_path: Path, how: str, build: Callable[[], TinyModel]
+) -> None:
     requests = [Request(ids=text(30), max_tokens=40, sampling=SAMPLINGS[how], logprobs=2), Request(ids=text(9))]
-    with with_draft_layer().open(tmp_path / "m.gguf") as model:
+    with build().open(tmp_path / "m.gguf") as model:
         for request in requests:
             with generator(model, "off", n_ctx=64) as plain:
                 wanted = plain.generate(request)

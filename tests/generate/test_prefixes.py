@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import toy_recurrent
+from engine import toy_qwen4exp, toy_recurrent
 from engine.test_draft_layer import with_draft_layer
 from markov import Model, ids_of, script
 from markov import tiny as tiny_tokenizer
@@ -129,6 +129,7 @@ def test_threads_keep_and_find(tmp_path: Path) -> None:
 MODELS: dict[str, Callable[[], TinyModel]] = {
     "delta nets": toy_recurrent.qwen35moe,
     "delta nets and a draft layer": with_draft_layer,
+    "streams, n-grams and a draft layer": toy_qwen4exp.with_draft_layer,
     "recurrent layers and windows": toy_recurrent.toy,
     "attention": tiny,
 }
@@ -152,7 +153,7 @@ def generator(model: Any, *, keeps: bool, **options: Any) -> TextGenerator:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_second_turn_computes_its_new_tokens_alone(tmp_path: Path, name: str) -> None:
     ids, new = text(150), text(11, seed=5)
-    options = {"n_ctx": 512, "drafts": name == "delta nets and a draft layer"}
+    options = {"n_ctx": 512, "drafts": "draft layer" in name}
     with MODELS[name]().open(tmp_path / "m.gguf") as model:
         with generator(model, keeps=True, **options) as kept:
             first = kept.generate(Request(ids=ids, max_tokens=20, keep_at=[140]))

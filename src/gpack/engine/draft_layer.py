@@ -1,8 +1,8 @@
 """The model's own draft layer: it follows texts, and guesses how they go on.
 
-Its row of position p is made of what the model gave for token p, the seed, and of token p + 1, and says what token p + 2
-may be. A guess is made from the row before it, whose own seed takes the place of the model's. Only rows that are made
-of what the model computed are kept.
+Its row of position p is made of what the model gave for token p (the seed) and of token p + 1, and says what token
+p + 2 may be. A guess is made from the row before it, whose own seed takes the place of the model's. Only rows that are
+made of what the model computed are kept.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Prepared:
 
     @cached_property
     def seeds(self) -> slice:
-        """The columns of a row that the draft layer goes on from: those after the hidden state, or this where none are."""
+        """The columns of a row that the draft layer goes on from: the hidden state, or what stands after it."""
         width = self.graphs[0].results[0].width
         return slice(self.h.n_embd, width) if width > self.h.n_embd else slice(0, width)
 

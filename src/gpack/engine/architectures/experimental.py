@@ -61,16 +61,18 @@ class HyperConnections:
         return self._mix(g, model, name, self._norm(g, model, f"{name}_norm.weight", x))
 
     def guess(self, g: Graph, layer: Layer, embedded: Value, x: Value) -> Value:
-        """The streams with which a draft layer begins: of the next token's embedding, and of the streams after the last.
+        """The streams with which a draft layer begins: from the next token's embedding and the streams before it.
 
-        Makers' code norms these one by one or all together; one by one, as llama.cpp has it. Verification alone decides.
+        Some makers' code norms these streams together; here each has a norm of its own, as in llama.cpp. Only how many
+        drafts are accepted depends on it.
         """
         normed = self._norm(g, layer.model, layer.name("nextn.hnorm.weight"), x)
         width = layer.model.h.n_embd
         matrix = layer.model.w.matrix(layer.name("nextn.eh_proj.weight"), 2 * width, width)
         e = layer.norm(g, embedded, "nextn.enorm")
         made = [
-            g.matmul(g.concat(e, g.columns(normed, stream * width, width, 0, 1)), matrix) for stream in range(self.count)
+            g.matmul(g.concat(e, g.columns(normed, stream * width, width, 0, 1)), matrix)
+            for stream in range(self.count)
         ]
         return reduce(g.concat, made)
 

@@ -46,7 +46,8 @@ class Qwen4Exp(Qwen35):
 
     Attributes:
         streams: The hyper-connections.
-        ratios: For each layer, also for one that drafts, the positions of a block of sparse attention; 0: it is dense, or a delta net.
+        ratios: For each layer, also for one that drafts, the positions of a block of sparse attention; 0: it is dense,
+            or a delta net.
         budget: Positions in the blocks that a row sees.
         n_index_head, index_dim: Heads of index queries, and elements of each.
         ngrams: None where there are none.
@@ -146,7 +147,7 @@ def trace(g: Graph, model: Model) -> Traced:
 
 
 def draft(g: Graph, model: Model) -> Traced:
-    """A layer over the next token's embedding and the streams before it, which gives streams and what is read of them."""
+    """A layer over the next token's embedding and the streams before it."""
     h, w = model.h, model.w
     if not isinstance(h, Qwen4Exp):
         raise TypeError(type(h).__name__)

@@ -121,7 +121,7 @@ class Table:
 class DraftState:
     """What the draft layer keeps of a text of `keys.position + waiting rows` tokens.
 
-    Its row of position p is made of what the model gave for token p (its seed), and of token p + 1; so one row less than
+    Its row of position p is made of what the model gave for token p (the seed) and of token p + 1; so one row less than
     there are tokens can be known, and the seeds of those that are not computed wait.
 
     Attributes:
