@@ -37,6 +37,7 @@ from engine.toy_qwen4exp import (
     USED,
     WIDTH,
     qwen4exp,
+    with_draft_layer,
 )
 from hf_maker import VOCAB, Tensors, f32, write_json, write_safetensors, write_sharded, write_tokenizer
 from tiny_models import TinyModel
@@ -68,6 +69,13 @@ NAMES = {
     **{f"ple_{part}.weight": f"ple.{part}_proj.weight" for part in ("key", "value")},
     **{f"ple_norm_{part}.weight": f"ple.norm_{part}.weight" for part in ("key", "query", "conv")},
     "ple_conv1d.weight": "ple.conv1d.weight",
+}
+DRAFT = {
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "hc_head_norm": "hyper_connection_mixer.hc_norm",
+    "hc_head_down": "hyper_connection_mixer.input_mix_weight_down",
+    "hc_head_up": "hyper_connection_mixer.input_mix_weight_up",
 }
 for ours, theirs in (("norm", "hc_norm"), ("down", "input_mix_weight_down"), ("up", "input_mix_weight_up")):
     NAMES[f"output_hc_{ours}.weight"] = f"model.hyper_connection_mixer.{theirs}.weight"
@@ -126,14 +134,15 @@ def config(**others: Any) -> dict[str, Any]:
     }
 
 
-def pair(*, table_parts: int = 12) -> tuple[TinyModel, Tensors]:
+def pair(*, table_parts: int = 12, drafts: bool = False) -> tuple[TinyModel, Tensors]:
     """The model as GGUF has it, and as its makers do."""
-    model = qwen4exp(n_vocab=VOCAB, ratios=(0, 0, BLOCK, BLOCK), attention__layer_norm_rms_epsilon=1e-6)
+    options: dict[str, Any] = {"n_vocab": VOCAB, "attention__layer_norm_rms_epsilon": 1e-6}
+    model = with_draft_layer(**options) if drafts else qwen4exp(ratios=(0, 0, BLOCK, BLOCK), **options)
     tensors: Tensors = {}
     for name, values in model.tensors.items():
         layer = int(name.split(".")[1]) if name.startswith("blk.") else None
         own = name if layer is None else name.split(".", 2)[2]
-        prefix = "" if layer is None else f"model.layers.{layer}."
+        prefix = "" if layer is None else "mtp.layers.0." if layer == LAYERS else f"model.layers.{layer}."
         stored = values
         if "norm" in own and own != "ssm_norm.weight":
             stored = values - np.float32(1)
@@ -146,7 +155,15 @@ def pair(*, table_parts: int = 12) -> tuple[TinyModel, Tensors]:
             stored = stored[:, None]
         if own == "ffn_gate_inp_shexp.weight":
             stored = stored[None]
-        if own in NAMES:
+        if own.startswith("nextn."):
+            part = own.split(".")[1]
+            halves = (
+                {f"mtp.{DRAFT[part]}.weight": stored}
+                if part in DRAFT
+                else {"mtp.fc_embedding.weight": stored[:, :WIDTH], "mtp.fc_hidden.weight": stored[:, WIDTH:]}
+            )
+            tensors |= {name: f32(np.ascontiguousarray(half)) for name, half in halves.items()}
+        elif own in NAMES:
             tensors[prefix + NAMES[own]] = f32(np.ascontiguousarray(stored))
         elif "_exps." in own:
             part = own.split("_")[1]
@@ -197,7 +214,7 @@ def _grouped(own: str, values: Any) -> Any:
 
 
 def wrapped(tensors: Tensors) -> Tensors:
-    """Inside of a model that sees, with fused experts and a draft layer whose names nobody has promised."""
+    """Inside of a model that sees, with fused experts and a draft layer of which most is missing."""
     made: Tensors = {}
     for name, stored in tensors.items():
         if ".experts." not in name:

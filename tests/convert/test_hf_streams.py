@@ -15,6 +15,7 @@ from tiny_models import text
 import gpack
 from gpack.convert.anything import convert
 from gpack.convert.conversion import report
+from gpack.engine.engine import Chunk
 from gpack.model import GuildModel, ModelPaths
 from gpack.sources.hf_import import HfSource
 from gpack.sources.ngram_constants import derive_multipliers, derive_offsets, derive_vocab_sizes
@@ -88,6 +89,30 @@ def test_the_same_logits_as_the_gguf_bit_for_bit(way: str, tmp_path: Path) -> No
     if way == "wrapped":
         with gpack.open(tmp_path / "m.gpack") as opened:
             assert {"mtp.fc_embedding.weight", "model.visual.merger.norm.weight"} <= set(opened)
+        (note,) = [note for note in report(made)["notes"] if "draft" in note]
+        assert "is not run" in note
+
+
+def test_the_draft_layer_is_that_of_the_gguf(tmp_path: Path) -> None:
+    model, tensors = pair(drafts=True)
+    made = convert(write(tmp_path / "m", tensors, mtp_num_hidden_layers=1), tmp_path / "m.gpack")
+    assert "reasons" not in report(made).get("import", {})
+    assert gpack.verify(tmp_path / "m.gpack").report.ok
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        assert pack.manifest["mtp"]["tensor_count"] == sum(name.startswith("blk.4.") for name in model.tensors)
+        joined = np.frombuffer(pack["blk.4.nextn.eh_proj.weight"].data, "<f4")
+        assert joined.tobytes() == model.tensors["blk.4.nextn.eh_proj.weight"].tobytes()
+    found = []
+    with GuildModel.load(tmp_path / "m.gpack") as loaded, model.open(tmp_path / "m.gguf") as gguf:
+        keys = [key for key in gguf.metadata if key.startswith("qwen4exp.")]
+        assert {key: loaded.metadata[key] for key in keys} == {key: gguf.metadata[key] for key in keys}
+        for each in (loaded, gguf):
+            with each.engine(threads=1) as engine, engine.sequence(drafts=True) as sequence:
+                assert engine.drafts_off is None
+                engine.step([Chunk(sequence, text(90, 288), "none")]).raise_error()
+                found.append(engine.draft([(sequence, 7, 5)])[0])
+    assert found[0] == found[1]
+    assert len(found[0]) == 5
 
 
 def test_constants_that_the_model_does_not_bring(tmp_path: Path) -> None:

@@ -129,10 +129,10 @@ def qwen4exp(
     return TinyModel({"general.architecture": NAME, **named}, tensors)
 
 
-def with_draft_layer(seed: int = 8) -> TinyModel:
+def with_draft_layer(seed: int = 8, **options: Any) -> TinyModel:
     """The model, and a layer that drafts: of sparse attention like its third layer."""
     ratios = (0, 0, BLOCK, BLOCK)  # other engines want an indexer in each layer of attention
-    model, rng, block = qwen4exp(ratios=ratios), np.random.default_rng(seed), f"blk.{LAYERS}"
+    model, rng, block = qwen4exp(ratios=ratios, **options), np.random.default_rng(seed), f"blk.{LAYERS}"
     for tensor in [name for name in model.tensors if name.startswith("blk.2.")]:
         values = model.tensors[tensor]
         model.tensors[tensor.replace("blk.2", block)] = rng.permutation(values.reshape(-1)).reshape(values.shape)

@@ -148,6 +148,7 @@ class HfSource:
         model = self._translated() or keep_model(self._set.tensors, self.config, text_only=self._text_only)
         self.tensors = model.tensors
         self.reasons += model.reasons
+        self._file_notes += model.notes
         self.metadata = self._build_metadata(name, model)
         self.reasons += self.config.problems
         self.extensions = self._tell(model.parts)

@@ -37,6 +37,7 @@ class HfModel:
         size_label: The text model's size in a word.
         parts: The source's tensors, sorted.
         reasons: Why the model cannot be run, one sentence each.
+        notes: What is left aside, though the model can be run without it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class HfModel:
     size_label: str
     parts: Sorted
     reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def translate_model(
@@ -52,14 +54,39 @@ def translate_model(
 ) -> HfModel:
     """The model as a GGUF of it has it; its tensors and its configuration have to say the same.
 
+    A draft layer that cannot be translated costs no more than that layer, whose tensors then stay as they are.
+
     Args:
         config: A strict one.
 
     Raises:
         FormatError: `hf.config` or `hf.tensor`: the model is none that can be translated.
     """
-    # The draft layers of models with streams have no names that are sure: their tensors stay as they are.
-    draft = find_draft(tensors, config) if architecture.is_linear and not architecture.has_streams else None
+    draft = find_draft(tensors, config, has_streams=architecture.has_streams) if architecture.is_linear else None
+    if draft is None:
+        return _translate(tensors, config, architecture, None, text_only=text_only)
+    try:
+        made = _translate(tensors, config, architecture, draft, text_only=text_only)
+        if not made.reasons:
+            return made
+        why = made.reasons[0]
+    except FormatError as error:
+        made, why = None, error.message if error.field is None else f"{error.field}: {error.message}"
+    without = _translate(tensors, config, architecture, None, text_only=text_only)
+    if made is not None and without.reasons:
+        return made  # the rest of the model is at fault
+    without.notes.append(f"the draft layer keeps its own names and is not run: {why}")
+    return without
+
+
+def _translate(
+    tensors: Sequence[StoredTensor],
+    config: HfConfig,
+    architecture: Architecture,
+    draft: Draft | None,
+    *,
+    text_only: bool,
+) -> HfModel:
     parts = sort_tensors(tensors, config, known=True, draft=draft)
     check_values(architecture, config)
     translator = Translator(architecture, config, draft, len(parts.text))
@@ -75,7 +102,7 @@ def translate_model(
     hf_metadata.build_specific(parameters, architecture, config, drafts)
     if translator.streams is not None:
         recurrent, _ = hf_metadata.recurrent_layers(config)
-        translator.streams.add_parameters(parameters, architecture.name, recurrent)
+        translator.streams.add_parameters(parameters, architecture.name, recurrent + [False] * drafts)
     parameters.u32("general.quantization_version", hf_metadata.QUANTIZATION_VERSION)
     return _model(architecture.name, made, parameters, parts, reasons, text_only=text_only)
 

@@ -17,7 +17,7 @@ from ..sections.placement import PLE, layer_of
 from .hf_architectures import Architecture
 from .hf_config import HfConfig
 from .hf_metadata import head_size, key_value_heads, recurrent_layers
-from .hf_streams import CONNECTIONS, INDEXER, NGRAMS, OUTPUT, ngram_layer, ngram_width
+from .hf_streams import CONNECTIONS, DRAFT_MIXER, INDEXER, NGRAMS, OUTPUT, ngram_layer, ngram_width
 from .hf_tensor import HfTensor
 
 _FLOATS = (GgmlType.F64, GgmlType.F32, GgmlType.F16, GgmlType.BF16)
@@ -93,7 +93,7 @@ _SHAPES: dict[str, tuple[str, ...]] = {
     "ssm_out.weight": ("width", "values"),
     **{
         f"{place}_{name}.weight": shape
-        for place in ("hc_attn", "hc_ffn", "output_hc")
+        for place in ("hc_attn", "hc_ffn", "output_hc", "nextn.hc_head")
         for name, shape in (
             ("norm", ("all streams",)),
             ("down", ("rank", "all streams")),
@@ -159,6 +159,8 @@ class Shapes:
         shape = tuple(reversed(tensor.dims))
         if suffix == "attn_q.weight" and has_output_gate(self.architecture, self.config):
             wanted = ("gated query", *wanted[1:])
+        if suffix == "nextn.hnorm.weight" and self.architecture.has_streams:
+            wanted = ("all streams",)
         message = None
         extents = [self._extent(name, tensor) for name in wanted]
         if len(shape) != len(wanted):
@@ -262,7 +264,8 @@ def missing_tensors(
         wanted += [PLE, *(f"blk.{ngrams}.{part}.weight" for part in NGRAMS)]
     if draft_layer is not None:
         parts = _layer(architecture, config, linear=False, sparse=architecture.has_experts)
-        wanted += [f"blk.{draft_layer}.{part}" for part in (*parts, *(f"{name}.weight" for name in _DRAFT))]
+        begins = (*_DRAFT, *(DRAFT_MIXER if architecture.has_streams else ()))
+        wanted += [f"blk.{draft_layer}.{part}" for part in (*parts, *(f"{name}.weight" for name in begins))]
     return [name for name in wanted if name not in found]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..container.payload import read_part
+from ..container.payload import Computed, read_part
 from ..container.strict_json import shorten
 from ..errors import FormatError
 from ..generated.constants import GgmlType, MetadataType
@@ -59,6 +59,18 @@ _CONSTANTS = {
     "ngram_heads_vocab_sizes": "head_vocab_sizes",
 }
 _INDEXER = ("indexer_n_heads", "indexer_kv_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio")
+# Of the draft layer, under `mtp.`: its mixer, and the halves of one matrix.
+DRAFT_OF_STREAMS = {
+    **{
+        f"hyper_connection_mixer.{theirs}": f"hc_head_{ours}"
+        for theirs, ours in _CONNECTION.items()
+        if ours != "inject"
+    },
+    "fc_embedding": "eh_proj",
+    "fc_hidden": "eh_proj",
+}
+DRAFT_MIXER = tuple(f"nextn.{name}" for name in DRAFT_OF_STREAMS.values() if name.startswith("hc_head_"))
+_HALVES = ("mtp.fc_embedding.weight", "mtp.fc_hidden.weight")
 CONNECTIONS = tuple(name.removesuffix(".weight") for name in _OF_LAYER.values() if name.startswith("hc_"))
 INDEXER = tuple(name.removesuffix(".weight") for name in _OF_LAYER.values() if name.startswith("indexer."))
 NGRAMS = tuple(name.removesuffix(".weight") for name in _OF_LAYER.values() if name.startswith("ple_"))
@@ -81,11 +93,13 @@ class StreamParts:
     Attributes:
         shards: Of the table, by number; the whole one is number 0.
         constants: Of the hash, by the name of their key.
+        halves: Of the matrix with which the draft layer begins, by their names.
     """
 
     config: HfConfig
     shards: dict[int, StoredTensor] = field(default_factory=dict)
     constants: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    halves: dict[str, StoredTensor] = field(default_factory=dict)
 
     def take(self, name: str, tensor: StoredTensor) -> list[HfTensor] | None:
         """What comes of a tensor at once, under plain names; None where it is none of these.
@@ -93,6 +107,9 @@ class StreamParts:
         Raises:
             FormatError: `hf.tensor`: its shape or type is impossible.
         """
+        if name in _HALVES:
+            self.halves[name] = tensor
+            return [_side_by_side(*(self.halves[half] for half in _HALVES))] if len(self.halves) == 2 else []
         match = _LAYER.fullmatch(name)
         if match is None:
             return None
@@ -201,6 +218,26 @@ class StreamParts:
         if len(found) != wanted or min(found) < (1 if key == "head_vocab_sizes" else 0):
             raise config.fault("heads_per_ngram", f"the model has {len(found)} constants {key}, not {wanted} counts")
         return found
+
+
+def _side_by_side(left: StoredTensor, right: StoredTensor) -> HfTensor:
+    """One matrix of two, the columns of the first before those of the second; under the first one's name.
+
+    Raises:
+        FormatError: `hf.tensor`: they differ in rows or type.
+    """
+    if len(left.shape) != 2 or (left.shape, left.ggml_type) != (right.shape, right.ggml_type) or not all(left.shape):
+        raise _fault(right, f"its shape is {list(right.shape)}, that of {left.name} {list(left.shape)}")
+    rows, kind = left.shape[0], left.ggml_type
+    row = left.byte_size // rows
+
+    def make(first: int, count: int) -> bytes:
+        read = [read_part(half.data, first * row, count * row) for half in (left, right)]
+        return np.hstack([np.frombuffer(part, np.uint8).reshape(count, row) for part in read]).tobytes()
+
+    whole = Computed(rows, 2 * row, make)
+    steps = ("columns of two matrices joined",)
+    return HfTensor(_HALVES[0], kind, (2 * left.shape[1], rows), (whole,), kind, (left, right), steps)
 
 
 def check_streams(config: HfConfig, recurrent: list[bool]) -> None:

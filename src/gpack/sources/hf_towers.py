@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .hf_config import HfConfig
 from .hf_prefix import TEXT, TextPrefix, plain_name
+from .hf_streams import DRAFT_OF_STREAMS
 from .safetensors import StoredTensor
 
 # Tables that a model computes from its configuration.
@@ -30,6 +31,13 @@ _TOWERS = (
     "mtp",
 )
 MTP = "mtp"
+_DRAFT = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "embed_tokens": "embed_tokens",
+    "lm_head": "shared_head_head",
+}
 _SENSES = ("vision", "mm_", "audio", "image", "video")  # how keys of what is no text model begin
 
 
@@ -100,19 +108,12 @@ def tower_of(name: str) -> str:
     return parts[1] if parts[0] == "model" and len(parts) > 1 else parts[0]
 
 
-def find_draft(tensors: Sequence[StoredTensor], config: HfConfig) -> Draft | None:
-    """The draft layer of a model, where it has exactly one and the configuration tells of it."""
+def find_draft(tensors: Sequence[StoredTensor], config: HfConfig, *, has_streams: bool) -> Draft | None:
+    """The draft layer of a model, where it has exactly one and the configuration says so."""
     if config.count("mtp_num_hidden_layers") != 1:
         return None
     if not any(tensor.name.startswith(f"{MTP}.layers.0.") for tensor in tensors):
         return None
     layer = config.need("num_hidden_layers")
-    names = {
-        "fc": "eh_proj",
-        "pre_fc_norm_embedding": "enorm",
-        "pre_fc_norm_hidden": "hnorm",
-        "norm": "shared_head_norm",
-        "embed_tokens": "embed_tokens",
-        "lm_head": "shared_head_head",
-    }
+    names = _DRAFT | (DRAFT_OF_STREAMS if has_streams else {"norm": "shared_head_norm"})
     return Draft(layer, {f"{MTP}.{own}.weight": f"blk.{layer}.nextn.{theirs}.weight" for own, theirs in names.items()})
