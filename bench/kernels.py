@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
-from gpack.engine.backends.cpu.matmul import Matrix, Workspace, matmul
+from gpack.engine.backends.cpu.matmul import MatrixView, Workspace, matmul
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.engine.backends.cpu.variants import usable
@@ -96,12 +96,12 @@ def _bytes(size: int) -> npt.NDArray[np.uint8]:
     return made
 
 
-def _weights(name: str, size: int) -> Matrix:
+def _weights(name: str, size: int) -> MatrixView:
     number = _NUMBERS[name]
     row_bytes = N_IN // GgmlType.BLOCK[number] * GgmlType.BYTES[number]
     n_out = size // row_bytes // 16 * 16
     raw = _bytes(size)[: n_out * row_bytes]
-    return Matrix(int(raw.ctypes.data), number, n_out, N_IN, row_bytes, name, raw)
+    return MatrixView(int(raw.ctypes.data), number, n_out, N_IN, row_bytes, name, raw)
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _cores(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _bed(found: Kernels, matrix: Matrix, threads: int, tokens: int) -> Iterator[tuple[Team, Program]]:
+def _bed(found: Kernels, matrix: MatrixView, threads: int, tokens: int) -> Iterator[tuple[Team, Program]]:
     state = np.zeros(16, np.int64)
     state[0] = tokens
     work = Workspace(found, state, max_batch=tokens, threads=threads)

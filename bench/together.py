@@ -49,7 +49,7 @@ def texts(bench: Bench) -> Iterator[Row]:
             "ours": lambda options=options: ours(bench, "together", options),  # type: ignore[misc]
             "before": lambda options=options: ours(bench, "alone", options, at=at),  # type: ignore[misc]
         }
-        if machine_has_avx2_beside_better():
+        if source.stat().st_size < _SMALL and machine_has_avx2_beside_better():
             few = _options(source, (_AVX2_COUNT,)) | {"cpu": "avx2"}
             ways["ours, avx2"] = lambda few=few: ours(bench, "together", few)  # type: ignore[misc]
             ways["before, avx2"] = lambda few=few: ours(bench, "alone", few, at=at)  # type: ignore[misc]

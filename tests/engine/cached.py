@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpack.engine.backends.cpu.attention import AttentionMemory, HeadOptions, Place, attention
+from gpack.engine.backends.cpu.attention import AttentionMemory, HeadOptions, RowsAt, attention
 from gpack.engine.backends.cpu.buffers import aligned
 from gpack.engine.backends.cpu.cache import BlockLayout
-from gpack.engine.backends.cpu.step import Segment, StepBlock
+from gpack.engine.backends.cpu.step import LoweredSegment, StepBlock
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 
@@ -76,7 +76,7 @@ class Bed:
         self.q, self.out = aligned((max_rows, width), np.float32), aligned((max_rows, width), np.float32)
         # Keys and values lie in one buffer, as those of a joined product do.
         self.kv = aligned((max_rows, 2 * width_kv), np.float32)
-        k = Place(self.kv.ctypes.data, 8 * width_kv)
+        k = RowsAt(self.kv.ctypes.data, 8 * width_kv)
         rng = np.random.default_rng(1)
         half = max(1, shape.n_rotated // 2)
         frequencies = 100.0 ** (-np.arange(half) / half)
@@ -96,10 +96,10 @@ class Bed:
             self.program,
             self.step,
             AttentionMemory(threads, max_rows),
-            Place(self.q.ctypes.data, 4 * width),
+            RowsAt(self.q.ctypes.data, 4 * width),
             k,
-            Place(k.address + 4 * width_kv, k.row_bytes),
-            Place(self.out.ctypes.data, 4 * width),
+            RowsAt(k.address + 4 * width_kv, k.row_bytes),
+            RowsAt(self.out.ctypes.data, 4 * width),
             n_head=shape.n_head,
             layouts=list(self.layouts.values()),
             layer=shape.layers - 1,
@@ -141,7 +141,7 @@ class Bed:
             self.q[rows] = text.q[taken].reshape(count, -1)
             self.kv[rows] = np.concatenate([text.k[taken].reshape(count, -1), text.v[taken].reshape(count, -1)], axis=1)
             tables = (0, text.table.ctypes.data)
-            segments.append(Segment(first, count, text.position, text.cache_type, tables))
+            segments.append(LoweredSegment(first, count, text.position, text.cache_type, tables))
             first += count
         self.out[:] = np.nan
         self.step.fill(segments)

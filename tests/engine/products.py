@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpack.engine.backends import Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
-from gpack.engine.backends.cpu.matmul import Matrix, Workspace, matmul
+from gpack.engine.backends.cpu.matmul import MatrixView, Workspace, matmul
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.engine.backends.cpu.variants import VARIANTS, usable
@@ -184,6 +184,6 @@ def multiply(
     bed = Bed(variant, compute, threads, max_batch=len(x))
     source, out = Activations(len(x), x.shape[1]), Buffer(len(x), len(raw))
     source.array[:] = x
-    matmul(bed.program, bed.work, Matrix.of(tensor(name, raw, x.shape[1])), source, out, **options)
+    matmul(bed.program, bed.work, MatrixView.of(tensor(name, raw, x.shape[1])), source, out, **options)
     bed.run(len(x))
     return out.array

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpack.engine.backends.cpu.attention import AttentionMemory
 from gpack.engine.backends.cpu.cache import BlockLayout
-from gpack.engine.backends.cpu.step import PickBlock, Segment, StepBlock
+from gpack.engine.backends.cpu.step import LoweredSegment, PickBlock, StepBlock
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.variants import usable
 from gpack.errors import InternalError, UsageError
@@ -204,8 +204,8 @@ def test_a_layout_by_hand() -> None:
 def test_a_step_that_makes_no_sense_is_refused() -> None:
     step = StepBlock(8)
 
-    def segment(first: int, count: int, cache_type: str = "F16") -> Segment:
-        return Segment(first, count, 0, cache_type, (0,))
+    def segment(first: int, count: int, cache_type: str = "F16") -> LoweredSegment:
+        return LoweredSegment(first, count, 0, cache_type, (0,))
 
     for segments in (
         [],

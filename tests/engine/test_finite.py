@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpack.engine.backends.cpu.finite import suspects
-from gpack.engine.backends.cpu.matrices import Experts, Matrix
+from gpack.engine.backends.cpu.matrices import ExpertsView, MatrixView
 from gpack.engine.backends.cpu.team import Team
 from gpack.engine.backends.cpu.variants import VARIANTS
 from gpack.engine.finite import first_not_finite
@@ -53,7 +53,7 @@ def tensor(kind: str, raw: Raw, *dims: int, name: str = "w") -> Tensor:
 def found(variant: str, tensors: list[Tensor], threads: int = 2) -> list[str]:
     """Names of the tensors that hold something, in the order of memory; first from what was looked at in short."""
     with Team(kernels(variant), threads) as team:
-        made = [Matrix.of(item) if len(item.dims) == 2 else Experts.of(item) for item in tensors]
+        made = [MatrixView.of(item) if len(item.dims) == 2 else ExpertsView.of(item) for item in tensors]
         return [item.name for item in suspects(team, made)]
 
 

@@ -15,7 +15,7 @@ from tiny_models import text, tiny
 from gpack.engine.backends.cpu.layout import STEP_PARTS
 from gpack.engine.backends.cpu.rope_table import RopeTable
 from gpack.engine.backends.cpu.shared import Shared
-from gpack.engine.backends.cpu.step import Segment, StepBlock
+from gpack.engine.backends.cpu.step import LoweredSegment, StepBlock
 from gpack.engine.engine import Chunk, Engine
 from gpack.engine.graph import Vector
 from gpack.engine.graph.rope import Rope
@@ -177,7 +177,7 @@ def parts() -> tuple[Callable[[], None], Callable[[], Any]]:
     step = StepBlock(8)
     step.need_parts(64)
     tables = np.zeros(8, np.int64)
-    segments = [Segment(0, 2, 300, "F16", (int(tables.ctypes.data),))]
+    segments = [LoweredSegment(0, 2, 300, "F16", (int(tables.ctypes.data),))]
     return lambda: step.fill(segments), lambda: step.words[STEP_PARTS] != 0
 
 

@@ -10,7 +10,7 @@ from exhaustive import each_value
 
 from gpack.engine.backends import COMPUTE, Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
-from gpack.engine.backends.cpu.matmul import Matrix, embed, matmul
+from gpack.engine.backends.cpu.matmul import MatrixView, embed, matmul
 from gpack.engine.backends.cpu.variants import VARIANTS
 from gpack.errors import FormatError
 from gpack.generated.constants import GgmlType
@@ -58,7 +58,7 @@ def test_products_equal_those_of_the_values(variant: str, name: str, compute: Co
     x, out = Activations(40, n_in), Buffer(40, N_OUT)
     x.array[:] = activations(40, n_in)
     bias = np.arange(N_OUT, dtype=np.float32)
-    matrix = Matrix.of(tensor(name, raw, n_in))
+    matrix = MatrixView.of(tensor(name, raw, n_in))
     matmul(bed.program, bed.work, matrix, x, out, bias=bias, add=True)
     source = seen(name, compute, x.array)
     expected = source @ weights.T
@@ -242,7 +242,7 @@ def _embedded(name: str, raw: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], v
     bed = Bed(variant, max_batch=len(raw))
     out = Activations(len(raw), n_in)
     tokens = np.arange(len(raw), dtype=np.int32)[::-1].copy()
-    embed(bed.program, bed.work, Matrix.of(tensor(name, raw, n_in)), tokens, out)
+    embed(bed.program, bed.work, MatrixView.of(tensor(name, raw, n_in)), tokens, out)
     bed.run(len(raw))
     return out.array
 
@@ -264,7 +264,7 @@ def test_types_without_kernels(name: str) -> None:
     source, out = Activations(3, values.shape[1]), Buffer(3, len(raw))
     source.array[:], out.array[:] = x, 5
     bias = np.ones(len(raw), np.float32)
-    matrix = Matrix.of(tensor(name, raw, values.shape[1]))
+    matrix = MatrixView.of(tensor(name, raw, values.shape[1]))
     matmul(bed.program, bed.work, matrix, source, out, bias=bias, add=True)
     bed.run(3)
     assert np.allclose(out.array, expected + 6, rtol=1e-4, atol=1e-4)
@@ -273,7 +273,7 @@ def test_types_without_kernels(name: str) -> None:
 def test_one_rounding_serves_several_products() -> None:
     bed = Bed("portable")
     x, out = Activations(4, 64), Activations(4, 64)
-    square = Matrix.of(tensor("Q4_0", random_rows("Q4_0", 64, 64), 64))
+    square = MatrixView.of(tensor("Q4_0", random_rows("Q4_0", 64, 64), 64))
     for _ in range(3):
         matmul(bed.program, bed.work, square, x, out)
     assert bed.program.names == ["quantize_q8", "matmul", "matmul", "matmul"]
@@ -284,7 +284,7 @@ def test_one_rounding_serves_several_products() -> None:
 
 def test_sizes_that_do_not_fit_are_named() -> None:
     bed = Bed("portable")
-    matrix = Matrix.of(tensor("Q4_0", random_rows("Q4_0", 5, 64), 64))
+    matrix = MatrixView.of(tensor("Q4_0", random_rows("Q4_0", 5, 64), 64))
     for x, out in ((Activations(4, 32), Buffer(4, 5)), (Activations(4, 64), Buffer(4, 6))):
         with pytest.raises(FormatError, match=r"Q4_0\.weight.*5 rows of 64") as caught:
             matmul(bed.program, bed.work, matrix, x, out)
@@ -296,5 +296,5 @@ def test_sizes_that_do_not_fit_are_named() -> None:
     with pytest.raises(FormatError, match="rows of 64"):
         embed(bed.program, bed.work, matrix, np.zeros(4, np.int32), Buffer(4, 65))
     with pytest.raises(FormatError, match="not a matrix"):
-        Matrix.of(tensor("Q4_0", random_rows("Q4_0", 4, 64), 64, 2, 2))
+        MatrixView.of(tensor("Q4_0", random_rows("Q4_0", 4, 64), 64, 2, 2))
     assert len(bed.program) == 0

@@ -18,7 +18,7 @@ import ctypes, mmap, sys
 import numpy as np
 from engine.products import BLOCKS, NUMBERS, PLAIN, Bed, random_rows
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
-from gpack.engine.backends.cpu.matmul import Matrix, embed, matmul
+from gpack.engine.backends.cpu.matmul import MatrixView, embed, matmul
 from gpack.generated.constants import GgmlType
 
 PAGE = mmap.PAGESIZE
@@ -48,7 +48,7 @@ for name in (*BLOCKS, *PLAIN):
                 bed = Bed(sys.argv[1], compute, threads=1, max_batch=9)
                 x, out, row = Activations(9, n_in), Buffer(9, rows), Buffer(9, n_in)
                 x.array[:] = 1
-                matrix = Matrix(address, NUMBERS[name], rows, n_in, raw.shape[1], name, keep)
+                matrix = MatrixView(address, NUMBERS[name], rows, n_in, raw.shape[1], name, keep)
                 matmul(bed.program, bed.work, matrix, x, out)
                 embed(bed.program, bed.work, matrix, np.full(9, rows - 1, np.int32), row)
                 bed.run(1, 9)

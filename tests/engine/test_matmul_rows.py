@@ -13,7 +13,7 @@ from gpack.engine.backends import COMPUTE, Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
 from gpack.engine.backends.cpu.kernels import BLOCK_TYPES, PLAIN_TYPES
 from gpack.engine.backends.cpu.layout import MOST_COLUMNS
-from gpack.engine.backends.cpu.matmul import Experts, Matrix, embed, matmul, moe_matmul
+from gpack.engine.backends.cpu.matmul import ExpertsView, MatrixView, embed, matmul, moe_matmul
 from gpack.engine.backends.cpu.variants import VARIANTS
 from gpack.generated.constants import GgmlType
 
@@ -76,7 +76,7 @@ def test_products_with_types_without_kernels(name: str) -> None:
 def _try_products(variant: str, name: str, compute: Compute) -> None:
     for n_out, n_in in zip((21, 37), lengths(name), strict=True):
         values, bias = activations(n_in), activations(n_out, 2)[0]
-        matrix = Matrix.of(tensor(name, any_rows(name, n_out, n_in), n_in))
+        matrix = MatrixView.of(tensor(name, any_rows(name, n_out, n_in), n_in))
         alone = np.zeros((MOST, n_out), np.float32)
         for threads in (1, 2, 3):
             bed = Bed(variant, compute, threads, max_batch=MOST)
@@ -111,7 +111,7 @@ def test_products_with_experts_are_those_with_their_matrices(
         x, out = Activations(len(values), n_in), Buffer(len(values), n_out)
         x.array[:] = values
         part = np.ascontiguousarray(raw[number * n_out :][:n_out])
-        matmul(bed.program, bed.work, Matrix.of(tensor(name, part, n_in)), x, out)
+        matmul(bed.program, bed.work, MatrixView.of(tensor(name, part, n_in)), x, out)
         bed.run(len(values))
         made.append(out.array)
     rng = np.random.default_rng(3)
@@ -121,7 +121,7 @@ def test_products_with_experts_are_those_with_their_matrices(
         bed = Bed(variant, compute, threads, max_batch=MOST)
         x, out = Activations(MOST, n_in, per_token=per_token), Buffer(MOST, n_out, per_token=USED)
         selected = np.zeros((MOST, USED), np.int32)
-        experts = Experts.of(tensor(name, raw, n_in, n_out, EXPERTS))
+        experts = ExpertsView.of(tensor(name, raw, n_in, n_out, EXPERTS))
         moe_matmul(bed.program, bed.work, experts, selected, x, out)
         with bed.team() as run:
             for rows in steps():
@@ -140,7 +140,7 @@ def test_products_with_experts_are_those_with_their_matrices(
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_embeddings_are_those_of_each_token_alone(variant: str, name: str) -> None:
     n_in = 512
-    matrix = Matrix.of(tensor(name, any_rows(name, MOST, n_in), n_in))
+    matrix = MatrixView.of(tensor(name, any_rows(name, MOST, n_in), n_in))
     alone = np.zeros((MOST, n_in), np.float32)
     for threads in (1, 2, 3):
         bed = Bed(variant, threads=threads, max_batch=MOST)

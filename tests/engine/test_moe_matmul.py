@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gpack.engine.backends import COMPUTE, Compute
 from gpack.engine.backends.cpu.buffers import Activations, Buffer
-from gpack.engine.backends.cpu.matmul import Experts, moe_matmul
+from gpack.engine.backends.cpu.matmul import ExpertsView, moe_matmul
 from gpack.engine.backends.cpu.variants import VARIANTS
 from gpack.errors import FormatError
 from gpack.generated.constants import GgmlType
@@ -37,7 +37,7 @@ def test_each_pair_gets_its_expert(variant: str, name: str, compute: Compute, pe
     bed = Bed(variant, compute)
     x, out = Activations(40, n_in, per_token=per_token), Buffer(40, N_OUT, per_token=USED)
     x.array[:] = np.random.default_rng(1).standard_normal(x.array.shape)
-    experts = Experts.of(tensor(name, raw, n_in, N_OUT, N_EXPERT))
+    experts = ExpertsView.of(tensor(name, raw, n_in, N_OUT, N_EXPERT))
     experts.addresses[UNUSED] = 0  # reading it would end the process
     selected = np.zeros((40, USED), np.int32)
     moe_matmul(bed.program, bed.work, experts, selected, x, out)
@@ -63,7 +63,7 @@ def test_a_type_without_kernels(per_token: int) -> None:
     x, out = Activations(3, 1024, per_token=per_token), Buffer(3, 2, per_token=2)
     x.array[:] = np.random.default_rng(2).standard_normal(x.array.shape)
     selected = np.array([[3, 0], [0, 2], [3, 2]], np.int32)
-    moe_matmul(bed.program, bed.work, Experts.of(tensor("IQ1_M", raw, 1024, 2, 4)), selected, x, out)
+    moe_matmul(bed.program, bed.work, ExpertsView.of(tensor("IQ1_M", raw, 1024, 2, 4)), selected, x, out)
     bed.run(3)
     source = np.repeat(x.array, 2 // per_token, axis=0).astype(np.float64)
     expected = np.einsum("pi,poi->po", source, values[selected.reshape(-1)])
@@ -80,7 +80,7 @@ def test_experts_that_lie_apart() -> None:
     strided = Tensor.over(
         memoryview(spread.tobytes()), name="apart", ggml_type=NUMBERS["Q8_0"], dims=(32, 2, 3), stride=100
     )
-    experts = Experts.of(strided)
+    experts = ExpertsView.of(strided)
     assert (experts.n_expert, experts.n_out, experts.n_in) == (3, 2, 32)
     bed = Bed("portable", max_batch=1)
     x, out = Activations(1, 32), Buffer(1, 2, per_token=3)
@@ -93,7 +93,7 @@ def test_experts_that_lie_apart() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     bed = Bed("portable")
-    experts = Experts.of(tensor("Q4_0", random_rows("Q4_0", 6, 64), 64, 2, 3))
+    experts = ExpertsView.of(tensor("Q4_0", random_rows("Q4_0", 6, 64), 64, 2, 3))
     selected = np.zeros((40, 2), np.int32)
     wrong = [
         (selected, Activations(40, 32), Buffer(40, 2, per_token=2)),
@@ -106,4 +106,4 @@ def test_what_does_not_fit_is_refused() -> None:
             moe_matmul(bed.program, bed.work, experts, chosen, x, out)
         assert caught.value.code == "engine.shape"
     with pytest.raises(FormatError, match="not a stack"):
-        Experts.of(tensor("Q4_0", random_rows("Q4_0", 6, 64), 64))
+        ExpertsView.of(tensor("Q4_0", random_rows("Q4_0", 6, 64), 64))

@@ -10,11 +10,11 @@ import pytest
 from exhaustive import each_value
 from numpy.typing import NDArray
 
-from gpack.engine.backends.cpu.attention import Place
+from gpack.engine.backends.cpu.attention import RowsAt
 from gpack.engine.backends.cpu.buffers import aligned
 from gpack.engine.backends.cpu.cache import RecurrentLayer, StateLayout
 from gpack.engine.backends.cpu.recurrent import Gates, convolution, delta_rule
-from gpack.engine.backends.cpu.step import Segment, StepBlock
+from gpack.engine.backends.cpu.step import LoweredSegment, StepBlock
 from gpack.engine.backends.cpu.store import Kernels
 from gpack.engine.backends.cpu.team import Program, Team
 from gpack.engine.backends.cpu.variants import usable
@@ -95,18 +95,18 @@ class Bed:
         self.x, self.made = (aligned((max_rows, n_channels), np.float32) for _ in range(2))
         self.gates, self.out = aligned((max_rows, 2 * shape.n_head), np.float32), aligned((max_rows, n_out), np.float32)
         self.step, self.program = StepBlock(max_rows, n_groups=1, n_sets=2), Program(kernels)
-        made, gates = Place(self.made.ctypes.data, 4 * n_channels), Place(self.gates.ctypes.data, 8 * shape.n_head)
+        made, gates = RowsAt(self.made.ctypes.data, 4 * n_channels), RowsAt(self.gates.ctypes.data, 8 * shape.n_head)
         convolution(
             self.program,
             self.step,
             layer,
-            Place(self.x.ctypes.data, 4 * n_channels),
+            RowsAt(self.x.ctypes.data, 4 * n_channels),
             made,
             self.taps.ctypes.data,
             number=1,
         )
         starts = np.cumsum([0, *shape.widths])
-        q, k, v = (Place(made.address + 4 * int(start), made.row_bytes) for start in starts[:3])
+        q, k, v = (RowsAt(made.address + 4 * int(start), made.row_bytes) for start in starts[:3])
         delta_rule(
             self.program,
             self.step,
@@ -116,11 +116,11 @@ class Bed:
             v,
             Gates(
                 gates,
-                Place(gates.address + 4 * shape.n_head, gates.row_bytes),
+                RowsAt(gates.address + 4 * shape.n_head, gates.row_bytes),
                 self.bias.ctypes.data,
                 self.factor.ctypes.data,
             ),
-            Place(self.out.ctypes.data, 4 * n_out),
+            RowsAt(self.out.ctypes.data, 4 * n_out),
             threads=threads,
             number=1,
             n_head_k=shape.n_head_k,
@@ -149,7 +149,7 @@ class Bed:
                 state[:] = 0xFF
                 text.states.append(state)
             states = (0, 0, read, text.states[-1].ctypes.data)
-            segments.append(Segment(first, count, text.position, "F16", (0,), states))
+            segments.append(LoweredSegment(first, count, text.position, "F16", (0,), states))
             first += count
         self.step.fill(segments)
         self.team.run(self.program)

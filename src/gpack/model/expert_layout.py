@@ -14,7 +14,7 @@ from .located import Located
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ExpertMatrix:
     """One matrix of every expert of a layer.
 
     Attributes:
@@ -39,7 +39,7 @@ class Matrix:
 class Run:
     """Matrices that lie next to each other in every expert: one read fetches them."""
 
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[ExpertMatrix, ...]
 
     @property
     def length(self) -> int:
@@ -48,7 +48,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ExpertLayer:
     """The routed experts of a layer."""
 
     n_expert: int
@@ -60,10 +60,10 @@ class Layer:
         return sum(run.length for run in self.runs)
 
 
-def find_layers(located: Sequence[Located], files: list[RangeFile], *, direct: bool) -> dict[int, Layer]:
+def find_layers(located: Sequence[Located], files: list[RangeFile], *, direct: bool) -> dict[int, ExpertLayer]:
     """All layers of routed experts, a draft layer's too; their files are opened and added to `files`."""
     opened: dict[int, int] = {}
-    matrices: dict[int, list[Matrix]] = {}
+    matrices: dict[int, list[ExpertMatrix]] = {}
     counts: dict[int, int] = {}
     for tensor in located:
         layer = layer_of(tensor.name)
@@ -75,16 +75,16 @@ def find_layers(located: Sequence[Located], files: list[RangeFile], *, direct: b
             opened[place.descriptor] = len(files) - 1
         counts[layer] = tensor.dims[2]
         matrices.setdefault(layer, []).extend(_matrices(tensor, place, opened[place.descriptor]))
-    return {layer: Layer(counts[layer], _runs(matrices[layer])) for layer in sorted(matrices)}
+    return {layer: ExpertLayer(counts[layer], _runs(matrices[layer])) for layer in sorted(matrices)}
 
 
-def _matrices(tensor: Located, place: Place, file: int) -> list[Matrix]:
+def _matrices(tensor: Located, place: Place, file: int) -> list[ExpertMatrix]:
     """The matrices of a tensor: itself, or the halves of a fused one, gate rows first."""
     ne0, ne1 = tensor.dims[:2]
     parts = (ExpertRole.GATE, ExpertRole.UP) if tensor.role == ExpertRole.GATE_UP else (tensor.role,)
     length = place.length // len(parts)
     return [
-        Matrix(
+        ExpertMatrix(
             tensor.name,
             role,
             tensor.ggml_type,
@@ -98,9 +98,9 @@ def _matrices(tensor: Located, place: Place, file: int) -> list[Matrix]:
     ]
 
 
-def _runs(matrices: Sequence[Matrix]) -> tuple[Run, ...]:
+def _runs(matrices: Sequence[ExpertMatrix]) -> tuple[Run, ...]:
     """Matrices that follow each other at once in every expert, together."""
-    runs: list[list[Matrix]] = []
+    runs: list[list[ExpertMatrix]] = []
     for matrix in sorted(matrices, key=lambda matrix: (matrix.file, matrix.offset)):
         last = runs[-1][-1] if runs else None
         follows = (

@@ -24,7 +24,7 @@ from ..pack import Pack
 from ..pack import open as open_pack
 from ..tensor import Tensor
 from .direct import RangeFile, pages_before
-from .expert_layout import Layer, Matrix, find_layers
+from .expert_layout import ExpertLayer, ExpertMatrix, find_layers
 from .lazy import LazyCheck
 from .located import Located, is_number, locate_in_pack
 from .numa import Interleaver
@@ -201,7 +201,7 @@ class FileExpertSource:
             self.io = "read"
             LOG.warning("%s: reading experts instead", error)
 
-    def _mapped(self, layer: Layer, expert: int) -> Expert:
+    def _mapped(self, layer: ExpertLayer, expert: int) -> Expert:
         maps = self._maps
         for number in {matrix.file for run in layer.runs for matrix in run.matrices}:
             self._files[number].check_length()
@@ -215,7 +215,7 @@ class FileExpertSource:
 
     # ------------------------------------------------------------ read and kept
 
-    def _cached(self, key: tuple[int, int], layer: Layer) -> Expert:
+    def _cached(self, key: tuple[int, int], layer: ExpertLayer) -> Expert:
         if (held := self._held(key)) is not None:
             return held
         if layer.expert_bytes > self.budget_bytes:
@@ -236,7 +236,7 @@ class FileExpertSource:
             self.counts.hits += 1
             return held[0]
 
-    def _fetch(self, key: tuple[int, int], layer: Layer) -> Expert:
+    def _fetch(self, key: tuple[int, int], layer: ExpertLayer) -> Expert:
         with self._lock:
             self.counts.misses += 1
         made, size = self._read(layer, key[1])
@@ -253,7 +253,7 @@ class FileExpertSource:
         self.counts.cached_bytes += size
         self._cache[key] = made, size
 
-    def _read(self, layer: Layer, expert: int) -> tuple[Expert, int]:
+    def _read(self, layer: ExpertLayer, expert: int) -> tuple[Expert, int]:
         """An expert in buffers of its own, and how many bytes those take."""
         slices, taken = {}, 0
         for run in layer.runs:
@@ -336,5 +336,5 @@ def _expert(slices: dict[int, Tensor]) -> Expert:
     return Expert(slices.get(ExpertRole.GATE), slices[ExpertRole.UP], slices[ExpertRole.DOWN])
 
 
-def _array(matrix: Matrix, data: memoryview) -> Tensor:
+def _array(matrix: ExpertMatrix, data: memoryview) -> Tensor:
     return Tensor.over(data, name=matrix.name, ggml_type=matrix.ggml_type, dims=matrix.dims)

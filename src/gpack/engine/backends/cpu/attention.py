@@ -15,8 +15,8 @@ from .step import StepBlock
 from .team import Program
 
 
-class Place(NamedTuple):
-    """Rows of float32.
+class RowsAt(NamedTuple):
+    """Where rows of float32 are.
 
     Attributes:
         address: Of the first.
@@ -83,10 +83,10 @@ def attention(
     program: Program,
     step: StepBlock,
     memory: AttentionMemory,
-    q: Place,
-    k: Place,
-    v: Place,
-    out: Place,
+    q: RowsAt,
+    k: RowsAt,
+    v: RowsAt,
+    out: RowsAt,
     *,
     n_head: int,
     layouts: Sequence[BlockLayout],

@@ -26,7 +26,7 @@ from .lowering import Lowering
 from .lowering_streams import StreamLowering
 from .ngrams import RowThread
 from .shared import Shared, StatePlaces, state_layout
-from .step import PickBlock, Segment, StepBlock
+from .step import LoweredSegment, PickBlock, StepBlock
 from .store import Kernels
 from .team import MOST_THREADS, Program, Team
 from .variants import choose
@@ -167,12 +167,12 @@ class CpuBackend:
         """One run of the threads for as many rows as there are buffers for."""
         waiting = [item for item in segments if item.count]
         while waiting:
-            batch: list[Segment] = []
+            batch: list[LoweredSegment] = []
             rows = 0
             while waiting and rows + waiting[0].count <= program.step.max_rows:
                 item = waiting.pop(0)
                 states = (item.read, item.write)
-                batch.append(Segment(rows, item.count, 0, item.cache_type, (), states, item.keep))
+                batch.append(LoweredSegment(rows, item.count, 0, item.cache_type, (), states, item.keep))
                 rows += item.count
             batch.sort(key=lambda segment: segment.cache_type)
             program.step.fill(batch)
@@ -246,8 +246,8 @@ def kernels_of(variant: str) -> Kernels:
     return Kernels(variant)
 
 
-def _segment(given: base.Segment) -> Segment:
+def _segment(given: base.Segment) -> LoweredSegment:
     """A segment as kernels have it: addresses instead of arrays."""
     tables = tuple([table.ctypes.data for table in given.tables])
     states = (given.read, given.write) if given.write else ()
-    return Segment(given.first_row, given.count, given.position, given.cache_type, tables, states, given.keep)
+    return LoweredSegment(given.first_row, given.count, given.position, given.cache_type, tables, states, given.keep)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....generated.constants import GgmlType
 from .buffers import aligned
-from .matrices import Experts, Matrix
+from .matrices import ExpertsView, MatrixView
 from .team import Program, Team
 
 _WORD = 8  # bytes that the kernel reads at a time
@@ -81,7 +81,7 @@ _UNITS: dict[int, _Unit] = {
 _ALWAYS_FINITE = (_G.NVFP4, _G.I8, _G.I16, _G.I32, _G.I64)
 
 
-def suspects(team: Team, weights: Sequence[Matrix | Experts]) -> list[Matrix | Experts]:
+def suspects(team: Team, weights: Sequence[MatrixView | ExpertsView]) -> list[MatrixView | ExpertsView]:
     """Of some matrices those that may hold such a value; all others surely hold none. Read in the order of memory."""
     program, found = Program(team.kernels), aligned((len(weights),), np.int64)
     order = sorted(range(len(weights)), key=lambda number: _addresses(weights[number])[0])
@@ -110,5 +110,5 @@ def suspects(team: Team, weights: Sequence[Matrix | Experts]) -> list[Matrix | E
     return [weights[number] for number in order if found[number]]
 
 
-def _addresses(matrix: Matrix | Experts) -> Any:
-    return matrix.addresses if isinstance(matrix, Experts) else np.array([matrix.address], np.int64)
+def _addresses(matrix: MatrixView | ExpertsView) -> Any:
+    return matrix.addresses if isinstance(matrix, ExpertsView) else np.array([matrix.address], np.int64)

@@ -22,7 +22,7 @@ from ...graph.graph import Graph
 from ...graph.values import Part, Routing, Value
 from ..base import Step
 from . import matmul
-from .attention import AttentionMemory, HeadOptions, Place, attention, float_bits
+from .attention import AttentionMemory, HeadOptions, RowsAt, attention, float_bits
 from .buffers import Activations, aligned
 from .cache import KeptLayout
 from .recurrent import Gates, convolution, delta_rule
@@ -240,11 +240,11 @@ class Lowering(ValueBuffers):
         out = self._over(o.x, o.output)
         self._kernel("soft_cap", out.address, 4 * out.width, out.width, float_bits(o.cap), writes=out)
 
-    def _attention(self, o: op.Attention, rows: int = 0) -> tuple[Place, Place]:
+    def _attention(self, o: op.Attention, rows: int = 0) -> tuple[RowsAt, RowsAt]:
         """Of all rows, or of those that a state block tells of: where queries are, and results."""
         q, k, v = self._place(o.q, owned=True), self._place(o.k, owned=True), self._place(o.v, owned=False)
         out = self._out(o.output)
-        place = Place(out.address, 4 * out.width)
+        place = RowsAt(out.address, 4 * out.width)
         group, layer, window = self.places.find(o.state)
         q_norm, k_norm = (0 if norm is None else self._vector(norm) for norm in (o.q_norm, o.k_norm))
         rope = self.program.keep(self.shared.rope(o.rope)).cell.ctypes.data
@@ -269,17 +269,17 @@ class Lowering(ValueBuffers):
         out.changed()
         return q, place
 
-    def _place(self, part: Part, *, owned: bool) -> Place:
+    def _place(self, part: Part, *, owned: bool) -> RowsAt:
         buffer = self._own(part.value) if owned else self._read(part.value)
         if owned:
             buffer.changed()
-        return Place(buffer.address + 4 * part.first, 4 * buffer.width)
+        return RowsAt(buffer.address + 4 * part.first, 4 * buffer.width)
 
     def _causal_convolution(self, o: op.CausalConvolution) -> None:
         x, out = self._place(Part.of(o.x), owned=False), self._out(o.output)
         layer = self.places.recurrent.layers[self.places.groups.recurrent.index(o.state)]
         taps = self.program.keep(self.shared.taps(o.weight, o.taps)).ctypes.data
-        place = Place(out.address, 4 * out.width)
+        place = RowsAt(out.address, 4 * out.width)
         convolution(self.program, self.step, layer, x, place, taps, number=0, dilation=o.dilation)
         out.changed()
 
@@ -296,7 +296,7 @@ class Lowering(ValueBuffers):
             k,
             v,
             Gates(alpha, beta, self._vector(o.dt_bias), self._vector(o.a)),
-            Place(out.address, 4 * out.width),
+            RowsAt(out.address, 4 * out.width),
             threads=self.work.threads,
             number=0,
             n_head_k=o.n_head_k,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ....errors import UnsupportedError
 from ...graph import operations as op
-from .attention import HeadOptions, Place, float_bits
+from .attention import HeadOptions, RowsAt, float_bits
 from .buffers import Activations
 from .lowering import Lowering
 from .ngrams import NgramReader, RowThread
@@ -99,9 +99,9 @@ class StreamLowering(Lowering):
         )
 
 
-def _rows(buffer: Activations) -> Place:
+def _rows(buffer: Activations) -> RowsAt:
     """A buffer's rows, as kernels take them."""
-    return Place(buffer.address, 4 * buffer.width)
+    return RowsAt(buffer.address, 4 * buffer.width)
 
 
 StreamLowering.methods.update(

@@ -2,8 +2,8 @@
 
     work = Workspace(kernels, state, max_batch=512, threads=2)
     x, y = Activations(512, 576), Activations(512, 1536)
-    embed(program, work, Matrix.of(token_embd), tokens, x)
-    matmul(program, work, Matrix.of(ffn_up), x, y)
+    embed(program, work, MatrixView.of(token_embd), tokens, x)
+    matmul(program, work, MatrixView.of(ffn_up), x, y)
 
 All of them read how many tokens the batch has from `state[0]` when the program runs.
 """
@@ -32,11 +32,11 @@ from .layout import (
     multiply_kernel,
     panel_bytes,
 )
-from .matrices import Experts, Matrix
+from .matrices import ExpertsView, MatrixView
 from .team import Program
 from .workspace import Workspace
 
-__all__ = ["Activations", "Buffer", "Experts", "Matrix", "Workspace", "embed", "matmul", "moe_matmul"]
+__all__ = ["Activations", "Buffer", "ExpertsView", "MatrixView", "Workspace", "embed", "matmul", "moe_matmul"]
 
 Floats = npt.NDArray[np.float32]
 _PANELS = 512 << 10  # bytes of panels that are multiplied with all tokens before the next: in the second cache
@@ -69,7 +69,7 @@ class _Plan:
 def matmul(
     program: Program,
     work: Workspace,
-    matrix: Matrix,
+    matrix: MatrixView,
     x: Activations,
     out: Buffer,
     *,
@@ -103,7 +103,12 @@ def matmul(
 
 
 def moe_matmul(
-    program: Program, work: Workspace, experts: Experts, selected: npt.NDArray[np.int32], x: Activations, out: Buffer
+    program: Program,
+    work: Workspace,
+    experts: ExpertsView,
+    selected: npt.NDArray[np.int32],
+    x: Activations,
+    out: Buffer,
 ) -> None:
     """Adds a step: the products with the experts that were selected for each token; no other expert is read.
 
@@ -142,7 +147,7 @@ def moe_matmul(
         out.changed()
 
 
-def embed(program: Program, work: Workspace, matrix: Matrix, tokens: npt.NDArray[np.int32], out: Buffer) -> None:
+def embed(program: Program, work: Workspace, matrix: MatrixView, tokens: npt.NDArray[np.int32], out: Buffer) -> None:
     """Adds a step: out[t] = row tokens[t] of the matrix, for all tokens of the batch.
 
     The bits are those of `gpack.quants.dequantize`.
@@ -180,7 +185,7 @@ def embed(program: Program, work: Workspace, matrix: Matrix, tokens: npt.NDArray
         out.changed()
 
 
-def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
+def _plan(work: Workspace, matrix: MatrixView | ExpertsView) -> _Plan | None:
     """How to multiply; None: by the host."""
     name = GgmlType.NAMES[matrix.ggml_type]
     find, n_in, variant = work.kernels.address, matrix.n_in, work.kernels.variant.name
@@ -210,7 +215,7 @@ def _plan(work: Workspace, matrix: Matrix | Experts) -> _Plan | None:
     )
 
 
-def _multiplier(work: Workspace, matrix: Matrix | Experts, per_token: int) -> slow.Multiply:
+def _multiplier(work: Workspace, matrix: MatrixView | ExpertsView, per_token: int) -> slow.Multiply:
     """Products with weights that the host made float32 of; matrices of like sizes share its memory."""
     rows, n_in, columns = slow.rows_at_once(matrix), matrix.n_in, work.max_batch * per_token
 
@@ -219,7 +224,7 @@ def _multiplier(work: Workspace, matrix: Matrix | Experts, per_token: int) -> sl
         x, out = Activations(columns, n_in), Buffer(columns, rows)
         inner = Workspace(work.kernels, state, max_batch=columns, threads=1, compute=work.compute)
         program = Program(work.kernels)
-        made = Matrix(int(weights.ctypes.data), GgmlType.F32, rows, n_in, 4 * n_in, matrix.name, weights)
+        made = MatrixView(int(weights.ctypes.data), GgmlType.F32, rows, n_in, 4 * n_in, matrix.name, weights)
         matmul(program, inner, made, x, out)
 
         def multiply(some: Floats, columns: Floats) -> Floats:
@@ -233,12 +238,12 @@ def _multiplier(work: Workspace, matrix: Matrix | Experts, per_token: int) -> sl
     return work.shared(("multiplier", rows, n_in, columns), make)
 
 
-def _blocks(matrix: Matrix | Experts) -> int:
+def _blocks(matrix: MatrixView | ExpertsView) -> int:
     """Blocks of a row, or its weights where they are floats."""
     return matrix.n_in // GgmlType.BLOCK[matrix.ggml_type]
 
 
-def _tail_at(work: Workspace, matrix: Matrix | Experts) -> tuple[int, int]:
+def _tail_at(work: Workspace, matrix: MatrixView | ExpertsView) -> tuple[int, int]:
     """Where in a thread's memory the copy of a last tile lies, and where that copy ends."""
     return FREE_AT, FREE_AT + (work.lanes * matrix.row_bytes + 63) // 64 * 64
 
@@ -247,7 +252,7 @@ def _common(
     program: Program,
     work: Workspace,
     plan: _Plan,
-    matrix: Matrix | Experts,
+    matrix: MatrixView | ExpertsView,
     x: Activations,
     out: Buffer,
     order: int = 0,
@@ -298,7 +303,7 @@ def _common(
     return words
 
 
-def _check(matrix: Matrix | Experts, x: Buffer, out: Buffer, per_token: tuple[int, ...]) -> None:
+def _check(matrix: MatrixView | ExpertsView, x: Buffer, out: Buffer, per_token: tuple[int, ...]) -> None:
     if x.width != matrix.n_in or out.width != matrix.n_out:
         raise FormatError(
             f"a matrix of {matrix.n_out} rows of {matrix.n_in} does not take {x.width} to {out.width}",

@@ -16,7 +16,7 @@ from .team import Words
 
 
 @dataclass(frozen=True)
-class Matrix:
+class MatrixView:
     """A view on weights: n_out rows of n_in elements, as they are stored.
 
     Attributes:
@@ -33,7 +33,7 @@ class Matrix:
     keep: Any
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Matrix:
+    def of(cls, tensor: Tensor) -> MatrixView:
         """The weights of a tensor with two axes; nothing is copied.
 
         Raises:
@@ -45,7 +45,7 @@ class Matrix:
         return cls.hold(graph.Matrix(tensor.name, _type(tensor), n_out, n_in, tensor))
 
     @classmethod
-    def hold(cls, matrix: graph.Matrix) -> Matrix:
+    def hold(cls, matrix: graph.Matrix) -> MatrixView:
         """The weights of a graph's matrix; nothing is copied.
 
         Raises:
@@ -58,7 +58,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertsView:
     """The same matrix of all experts of a layer.
 
     Attributes:
@@ -78,14 +78,14 @@ class Experts:
         """How many there are."""
         return len(self.addresses)
 
-    def rows(self, first: int, count: int) -> Experts:
+    def rows(self, first: int, count: int) -> ExpertsView:
         """The same rows of each expert's matrix."""
         if not first and count == self.n_out:
             return self
         return replace(self, n_out=count, addresses=self.addresses + first * self.row_bytes)
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Experts:
+    def of(cls, tensor: Tensor) -> ExpertsView:
         """The experts of a tensor [n_expert, n_out, n_in]; their slices may lie apart. Nothing is copied.
 
         Raises:
@@ -102,7 +102,7 @@ class Experts:
         return cls(addresses, kind, n_out, n_in, row_bytes, tensor.name, plain)
 
 
-def stored_rows(address: int, matrix: Matrix | Experts, first: int, stop: int) -> npt.NDArray[np.uint8]:
+def stored_rows(address: int, matrix: MatrixView | ExpertsView, first: int, stop: int) -> npt.NDArray[np.uint8]:
     """Some rows as they are stored, uint8 [rows, row bytes]; nothing is copied."""
     size = (stop - first) * matrix.row_bytes
     memory = (ctypes.c_uint8 * size).from_address(address + first * matrix.row_bytes)

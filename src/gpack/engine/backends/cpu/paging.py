@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph import weights as graph
-from .matrices import Experts, row_bytes_of
+from .matrices import ExpertsView, row_bytes_of
 from .team import Words
 
 
@@ -21,14 +21,14 @@ class ExpertPager:
     Only one layer's experts are held at a time; what stays in memory beyond that is the source's budget.
     """
 
-    _parts: dict[tuple[int, int], Experts] = field(default_factory=dict)  # by layer and part
+    _parts: dict[tuple[int, int], ExpertsView] = field(default_factory=dict)  # by layer and part
     _held: list[Any] = field(default_factory=list)
 
-    def part(self, experts: graph.Experts, paged: graph.PagedExperts) -> Experts:
+    def part(self, experts: graph.Experts, paged: graph.PagedExperts) -> ExpertsView:
         """One of the three matrices of a layer's experts, without addresses until they are fetched."""
         key = paged.layer, paged.part
         if key not in self._parts:
-            self._parts[key] = Experts(
+            self._parts[key] = ExpertsView(
                 np.zeros(experts.n_expert, np.int64),
                 experts.ggml_type,
                 experts.n_out,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .attention import Place, float_bits
+from .attention import RowsAt, float_bits
 from .buffers import aligned
 from .cache import RecurrentLayer
 from .layout import STATE_COLUMNS
@@ -24,8 +24,8 @@ class Gates(NamedTuple):
         bias, factor: Addresses of float32 [n_head]; the factors are negative.
     """
 
-    decay: Place
-    beta: Place
+    decay: RowsAt
+    beta: RowsAt
     bias: int
     factor: int
 
@@ -34,8 +34,8 @@ def convolution(
     program: Program,
     step: StepBlock,
     layer: RecurrentLayer,
-    x: Place,
-    out: Place,
+    x: RowsAt,
+    out: RowsAt,
     taps: int,
     *,
     number: int,
@@ -61,11 +61,11 @@ def delta_rule(
     program: Program,
     step: StepBlock,
     layer: RecurrentLayer,
-    q: Place,
-    k: Place,
-    v: Place,
+    q: RowsAt,
+    k: RowsAt,
+    v: RowsAt,
     gates: Gates,
-    out: Place,
+    out: RowsAt,
     *,
     threads: int,
     number: int,

@@ -16,7 +16,7 @@ from ...graph.states import Convolution, DeltaMatrices, StateId
 from ..base import StateGroups
 from .buffers import aligned
 from .cache import BlockLayout, RecurrentLayer, StateLayout
-from .matrices import Experts, Matrix
+from .matrices import ExpertsView, MatrixView
 from .paging import ExpertPager
 from .rope_table import RopeTable
 
@@ -73,22 +73,22 @@ class Shared:
         self._held: dict[str, Any] = {}
         self._vectors: dict[str, npt.NDArray[np.float32]] = {}
 
-    def matrix(self, matrix: graph.Matrix) -> Matrix:
+    def matrix(self, matrix: graph.Matrix) -> MatrixView:
         """A matrix where it is mapped."""
         known = self._held.get(matrix.name)
         if known is None:
-            known = self._held[matrix.name] = Matrix.hold(matrix)
-        found: Matrix = known
+            known = self._held[matrix.name] = MatrixView.hold(matrix)
+        found: MatrixView = known
         return found
 
-    def experts(self, experts: graph.Experts) -> Experts:
+    def experts(self, experts: graph.Experts) -> ExpertsView:
         """The experts of a layer where they are mapped, or are brought to."""
         if isinstance(experts.stored, graph.PagedExperts):
             return self.pager.part(experts, experts.stored)
         known = self._held.get(experts.name)
         if known is None:
-            known = self._held[experts.name] = Experts.of(experts.stored)
-        whole: Experts = known
+            known = self._held[experts.name] = ExpertsView.of(experts.stored)
+        whole: ExpertsView = known
         return whole.rows(experts.first_row, experts.n_out)
 
     def vector(self, vector: graph.Vector) -> npt.NDArray[np.float32]:

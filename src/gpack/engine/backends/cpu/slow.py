@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ....quants import dequantize
 from .buffers import Buffer
-from .matrices import Experts, Matrix, stored_rows
+from .matrices import ExpertsView, MatrixView, stored_rows
 from .store import KERNEL
 from .team import Program
 from .workspace import Workspace
@@ -24,13 +24,13 @@ Multiply = Callable[[Floats, Floats], Floats]
 VALUES = 1 << 20  # float32 values that rows are turned into at a time
 
 
-def rows_at_once(matrix: Matrix | Experts) -> int:
+def rows_at_once(matrix: MatrixView | ExpertsView) -> int:
     """How many rows are turned into float32 at a time."""
     return max(1, min(matrix.n_out, VALUES // matrix.n_in))
 
 
 def matmul(
-    work: Workspace, matrix: Matrix, x: Buffer, out: Buffer, multiply: Multiply, *, bias: Floats | None, add: bool
+    work: Workspace, matrix: MatrixView, x: Buffer, out: Buffer, multiply: Multiply, *, bias: Floats | None, add: bool
 ) -> Callable[[], None]:
     """What the host does for `engine.matmul.matmul`."""
 
@@ -46,7 +46,7 @@ def matmul(
 
 
 def moe_matmul(
-    work: Workspace, experts: Experts, selected: npt.NDArray[np.int32], x: Buffer, out: Buffer, multiply: Multiply
+    work: Workspace, experts: ExpertsView, selected: npt.NDArray[np.int32], x: Buffer, out: Buffer, multiply: Multiply
 ) -> Callable[[], None]:
     """What the host does for `engine.matmul.moe_matmul`."""
     count = selected.shape[1]
@@ -61,7 +61,7 @@ def moe_matmul(
     return run
 
 
-def embed(work: Workspace, matrix: Matrix, tokens: npt.NDArray[np.int32], out: Buffer) -> Callable[[], None]:
+def embed(work: Workspace, matrix: MatrixView, tokens: npt.NDArray[np.int32], out: Buffer) -> Callable[[], None]:
     """What the host does for `engine.matmul.embed`."""
     stored = stored_rows(matrix.address, matrix, 0, matrix.n_out)
 
@@ -83,7 +83,7 @@ def run_here(program: Program) -> None:
         KERNEL(kernel)(arguments, 0, 1)
 
 
-def _product(address: int, matrix: Matrix | Experts, x: Floats, multiply: Multiply) -> Floats:
+def _product(address: int, matrix: MatrixView | ExpertsView, x: Floats, multiply: Multiply) -> Floats:
     """Of some columns [columns, n_in], as [columns, n_out]."""
     made = np.empty((len(x), matrix.n_out), np.float32)
     step = rows_at_once(matrix)

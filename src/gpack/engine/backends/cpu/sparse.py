@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .attention import HeadOptions, Place, float_bits
+from .attention import HeadOptions, RowsAt, float_bits
 from .buffers import aligned
 from .cache import BlockLayout
 from .layout import (
@@ -94,8 +94,8 @@ def indexer(
     program: Program,
     step: StepBlock,
     work: Workspace,
-    q: Place,
-    k: Place,
+    q: RowsAt,
+    k: RowsAt,
     *,
     n_head: int,
     layouts: Sequence[BlockLayout],
@@ -145,8 +145,8 @@ def attend(
     program: Program,
     step: StepBlock,
     work: Workspace,
-    q: Place,
-    out: Place,
+    q: RowsAt,
+    out: RowsAt,
     *,
     n_head: int,
     layouts: Sequence[BlockLayout],

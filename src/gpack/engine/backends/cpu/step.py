@@ -32,7 +32,7 @@ from .layout import (
 _TYPE_NUMBERS = {name: number for number, name in enumerate(CACHE_TYPES)}
 
 
-class Segment(NamedTuple):
+class LoweredSegment(NamedTuple):
     """A run of rows that are consecutive positions of one text.
 
     Attributes:
@@ -102,7 +102,7 @@ class StepBlock:
         """Says that the results of a part of one row take so many bytes in some layer."""
         self.words[STEP_SLOT_BYTES] = max(self.words[STEP_SLOT_BYTES], nbytes)
 
-    def fill(self, segments: Sequence[Segment]) -> None:
+    def fill(self, segments: Sequence[LoweredSegment]) -> None:
         """Describes a step.
 
         Segments of one type of cache have rows that are together. All rows from 0 to the last are some segment's.
@@ -148,7 +148,7 @@ class StepBlock:
         if n_rows == 1:
             self._single = segments[0].cache_type
 
-    def _fill_single(self, segment: Segment) -> None:
+    def _fill_single(self, segment: LoweredSegment) -> None:
         """A row of a text after another one of the same type: nearly all words are there already."""
         position = segment.first_position
         self._make_parts(position // PART_POSITIONS + 1)
@@ -164,7 +164,7 @@ class StepBlock:
             self.words[STEP_PARTS] = address
             self._parts = parts
 
-    def _check(self, segments: Sequence[Segment], words: list[int], n_rows: int) -> None:
+    def _check(self, segments: Sequence[LoweredSegment], words: list[int], n_rows: int) -> None:
         if n_rows > self.max_rows or not segments:
             raise InternalError(f"a step of {n_rows} rows, with room for {self.max_rows}", code="internal")
         end = 0
@@ -204,5 +204,5 @@ class PickBlock:
         self.words[PICK_ROWS] = len(rows)
 
 
-def _order(segment: Segment) -> tuple[int, int]:
+def _order(segment: LoweredSegment) -> tuple[int, int]:
     return _TYPE_NUMBERS[segment[3]], -segment[1]
