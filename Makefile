@@ -15,7 +15,7 @@ help:  ## list the targets
 $(VENV)/.base: pyproject.toml
 	@echo "installing gpack into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[run,chat]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[run]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.base

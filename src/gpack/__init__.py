@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .sections.verify import verify
     from .tensor import Tensor
 
-__version__ = "1.0.0.dev0"
+__version__ = "0.9.0"
 __all__ = [
     "Container",
     "GPackBuilder",

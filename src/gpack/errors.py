@@ -21,6 +21,14 @@ EXIT_UNSUPPORTED = 4  # well-formed, but newer or other than this version can ha
 EXIT_INTERNAL = 70  # a fault of ours (EX_SOFTWARE)
 EXIT_INTERRUPTED = 130  # stopped by the user (128 + SIGINT)
 
+DISTRIBUTION = "guild-gpack"  # the name that pip knows
+
+
+def install(extra: str) -> str:
+    """The command that installs what an extra brings; hints of errors are made of it."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 # Every code that is not a rule of the schema, with its meaning.
 CODES = {
     "io.not_found": "the file does not exist",

@@ -23,7 +23,7 @@ from typing import Any
 from .container.atomic import AtomicFile
 from .container.reader import Container
 from .container.structure import open_file, path_error
-from .errors import DigestError, FormatError, GpackError, PathError, UnsupportedError, UsageError
+from .errors import DigestError, FormatError, GpackError, PathError, UnsupportedError, UsageError, install
 from .generated.constants import SectionKind
 
 Path = str | os.PathLike[str]
@@ -255,9 +255,7 @@ def _library() -> None:
         import model_signing.signing  # noqa: F401 - whether it is there
     except ImportError as error:
         raise UnsupportedError(
-            f"signatures need the package model-signing: {error}",
-            code="signature.library",
-            hint="pip install 'gpack[sign]'",
+            f"signatures need the package model-signing: {error}", code="signature.library", hint=install("sign")
         ) from error
 
 

@@ -28,7 +28,7 @@ and the pack says that it cannot be run. Code in the folder is never run. Vision
 their own names, unless --text-only leaves them out.
 
 --quantize TYPE turns matrices and experts whose rows are whole blocks; norms, biases, vectors, the router and other
-small tensors keep their values. Q4_K and Q6_K need the extra: pip install 'gpack[quantize]'.
+small tensors keep their values. Q4_K and Q6_K need the extra: pip install 'guild-gpack[quantize]'.
 
 --pack-dir DIR: a GGUF's dense tensors are stored as the text-indexed pack there says, and its tokenizer files are kept.
 --mtp-dir DIR: draft layers come from there. What contradicts the GGUF is refused with file, line and column.
@@ -95,7 +95,7 @@ def add_seal_arguments(parser: argparse.ArgumentParser, default: str | None = No
         metavar="PERCENT",
         type=int,
         help="also write parity of at least so many percent of the data (1 to 100), from which `guild repair` mends "
-        "damage; it brings chunk digests, and needs the extra: pip install 'gpack[parity]'",
+        "damage; it brings chunk digests, and needs the extra: pip install 'guild-gpack[parity]'",
     )
 
 

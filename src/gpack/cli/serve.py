@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         from ..serve.shelf import Slot, size_of
     except ImportError as error:
         raise errors.UnsupportedError(
-            f"serving needs the package {error.name}", code="serve.extra", hint="pip install 'gpack[serve]'"
+            f"serving needs the package {error.name}", code="serve.extra", hint=errors.install("serve")
         ) from error
     named = list(zip(_names(args), args.files, strict=True))
     slots = [Slot(name, partial(load, args, path), size_of(path)) for name, path in named]

@@ -12,9 +12,9 @@ from ..signatures import Key, sign
 from ..terminal.table import printable
 
 DESCRIPTION = """\
-Sign a pack by OpenSSF's model-signing (pip install 'gpack[sign]'). What is signed is the manifest, which holds the
-digest of every section, as a file named manifest.json: `guild inspect --extract-manifest manifest.json` writes it, and
-`model_signing verify` accepts the bundle over it. Nothing else is read: verify what you sign.
+Sign a pack by OpenSSF's model-signing (pip install 'guild-gpack[sign]'). What is signed is the manifest, which holds
+the digest of every section, as a file named manifest.json: `guild inspect --extract-manifest manifest.json` writes it,
+and `model_signing verify` accepts the bundle over it. Nothing else is read: verify what you sign.
 
 --private-key FILE alone, with --certificate FILE (and --certificate-chain FILE), or --identity-token TOKEN of sigstore.
 `guild verify --signature` checks the bundle and the pack."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, install
 from ..generated.constants import GgmlType
 
 Encoder = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
@@ -94,5 +94,5 @@ def _library() -> Any:
     raise UnsupportedError(
         f"{' and '.join(LIBRARY_TYPES)} are made by llama.cpp's own library, which is not installed",
         code="quantize.library",
-        hint="pip install 'gpack[quantize]'",
+        hint=install("quantize"),
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..container.payload import Payload
 from ..container.streaming import read_into
-from ..errors import BoundsError, FormatError, UnsupportedError, UsageError
+from ..errors import BoundsError, FormatError, UnsupportedError, UsageError, install
 from ..generated.constants import CACHE_LINE, MIN_CHUNK_LOG2, ParityCode, SectionKind
 from ..generated.rules import align_up, check_parity_header_v1
 from ..generated.structs import GPackSectionEntryV1, ParityHeaderV1, parity_v1_size
@@ -167,7 +167,7 @@ def _library(data: int, parity: int) -> Callable[[bytes, int], list[bytes]]:
             "making parity needs the package pyeclib with ISA-L, which is not installed",
             code="parity.library",
             section=SECTION,
-            hint="pip install 'gpack[parity]'",
+            hint=install("parity"),
         ) from error
 
     def encode(blocks: bytes, length: int) -> list[bytes]:

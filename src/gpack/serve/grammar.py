@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError, UsageError, install
 from ..tokenizer import Tokenizer
 from ..tokenizer.decode import CONTROL, UNUSED
 
@@ -142,6 +142,6 @@ def _library() -> Any:
         import llguidance
     except ImportError as error:
         raise UnsupportedError(
-            "texts of a given form need llguidance", code="serve.extra", hint="pip install 'gpack[serve]'"
+            "texts of a given form need llguidance", code="serve.extra", hint=install("serve")
         ) from error
     return llguidance

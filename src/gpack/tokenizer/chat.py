@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FormatError, GpackError, UnsupportedError, UsageError
+from ..errors import FormatError, GpackError, UnsupportedError, UsageError, install
 from .template import text
 from .template.budget import Budget, ChatLimits, limit
 
@@ -109,7 +109,7 @@ class ChatTemplate:
             from .template.parse import parse
         except ImportError as error:
             raise UnsupportedError(
-                "chat templates need the package jinja2", code="chat.no_jinja", hint="pip install 'gpack[chat]'"
+                "chat templates need the package jinja2", code="chat.no_jinja", hint=install("chat")
             ) from error
         try:
             self.source = source if isinstance(source, str) else bytes(source).decode()

@@ -23,7 +23,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from ....errors import InternalError, UnsupportedError
+from ....errors import InternalError, UnsupportedError, install
 from ....machine import cache_folder
 from .kernels import MODULES
 from .variants import Variant, choose, features
@@ -135,9 +135,7 @@ class Kernels:
             module = self._optimised(made.module(symbol)) if is_written else self._by_numba(made, symbol)
         except ImportError as error:
             raise UnsupportedError(
-                "running a model takes numba, which is not installed",
-                code="engine.numba",
-                hint="pip install 'gpack[run]'",
+                "running a model takes numba, which is not installed", code="engine.numba", hint=install("run")
             ) from error
         code: bytes = self._machine.emit_object(module)
         return code
@@ -196,7 +194,7 @@ def _llvm() -> Any:
         import llvmlite.binding as llvm
     except ImportError as error:
         raise UnsupportedError(
-            "running a model takes numba, which is not installed", code="engine.numba", hint="pip install 'gpack[run]'"
+            "running a model takes numba, which is not installed", code="engine.numba", hint=install("run")
         ) from error
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
