@@ -385,17 +385,6 @@ def test_a_pipe_gets_the_text_as_it_is(
     assert capsys.readouterr().out == "\x1b[1mbold\n"  # and no second line feed
 
 
-def test_missing_numba(model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(**_: object) -> None:
-        raise gpack.errors.UnsupportedError(
-            "it takes numba", code="engine.numba", hint="pip install 'guild-gpack[run]'"
-        )
-
-    monkeypatch.setattr(model, "session", refuse)
-    assert run("-p", "x") == 4
-    assert capsys.readouterr().err == "guild: error: it takes numba (pip install 'guild-gpack[run]') [engine.numba]\n"
-
-
 def test_compiling_is_told_once(
     model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

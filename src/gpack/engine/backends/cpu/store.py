@@ -26,7 +26,7 @@ from typing import Any
 from ....errors import InternalError, UnsupportedError, install
 from ....machine import cache_folder
 from .kernels import MODULES
-from .variants import Variant, choose, features
+from .variants import Variant, choose, features, llvm_binding
 
 LOG = logging.getLogger("gpack")
 COMPILING = logging.getLogger("gpack.compiling")  # one line for each kernel that was not on the disk
@@ -135,7 +135,7 @@ class Kernels:
             module = self._optimised(made.module(symbol)) if is_written else self._by_numba(made, symbol)
         except ImportError as error:
             raise UnsupportedError(
-                "running a model takes numba, which is not installed", code="engine.numba", hint=install("run")
+                "running a model needs numba, which is not installed", code="engine.numba", hint=install("run")
             ) from error
         code: bytes = self._machine.emit_object(module)
         return code
@@ -190,12 +190,7 @@ class Kernels:
 
 
 def _llvm() -> Any:
-    try:
-        import llvmlite.binding as llvm
-    except ImportError as error:
-        raise UnsupportedError(
-            "running a model takes numba, which is not installed", code="engine.numba", hint=install("run")
-        ) from error
+    llvm = llvm_binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm

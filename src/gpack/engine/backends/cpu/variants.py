@@ -9,8 +9,9 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from ....errors import UsageError
+from ....errors import UnsupportedError, UsageError, install
 
 VARIABLE = "GPACK_CPU"
 FEATURES_VARIABLE = "NUMBA_CPU_FEATURES"
@@ -41,16 +42,30 @@ VARIANTS = {
 }
 
 
+def llvm_binding() -> Any:
+    """Llvmlite's module of LLVM.
+
+    Raises:
+        UnsupportedError: `engine.numba`: it is not installed.
+    """
+    try:
+        import llvmlite.binding as llvm
+    except ImportError as error:
+        raise UnsupportedError(
+            "running a model needs numba, which is not installed", code="engine.numba", hint=install("run")
+        ) from error
+    return llvm
+
+
 @cache
 def features() -> frozenset[str]:
     """The features of this CPU in LLVM's names; where `NUMBA_CPU_FEATURES` is set, those that it leaves.
 
     Raises:
+        UnsupportedError: `engine.numba`.
         UsageError: `engine.cpu`: the variable is no list of features. What the CPU lacks is never taken from it.
     """
-    import llvmlite.binding as llvm
-
-    host = llvm.get_host_cpu_features()
+    host = llvm_binding().get_host_cpu_features()
     present = frozenset(name for name, is_there in host.items() if is_there)
     forced = os.environ.get(FEATURES_VARIABLE)
     if not forced:
