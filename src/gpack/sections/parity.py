@@ -158,17 +158,20 @@ def _library(data: int, parity: int) -> Callable[[bytes, int], list[bytes]]:
     Raises:
         UnsupportedError: `parity.library`: it is not installed, or lacks ISA-L.
     """
+    missing = UnsupportedError(
+        "making parity needs the package pyeclib with ISA-L, which is not installed",
+        code="parity.library",
+        section=SECTION,
+        hint=install("parity"),
+    )
     try:
         from pyeclib.ec_iface import ECDriver, ECDriverError
-
+    except ImportError as error:
+        raise missing from error
+    try:
         driver: Any = ECDriver(k=data, m=parity, ec_type="isa_l_rs_cauchy", chksum_type="none")
-    except (ImportError, ECDriverError) as error:
-        raise UnsupportedError(
-            "making parity needs the package pyeclib with ISA-L, which is not installed",
-            code="parity.library",
-            section=SECTION,
-            hint=install("parity"),
-        ) from error
+    except ECDriverError as error:
+        raise missing from error
 
     def encode(blocks: bytes, length: int) -> list[bytes]:
         # Each comes with a header of the library's own before it.
