@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
-.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format soak bench ci clean
+.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format wheels soak bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -77,6 +77,9 @@ types: $(VENV)/.installed  ## mypy, strict
 format: $(VENV)/.installed  ## let ruff fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+wheels: $(VENV)/.installed demo  ## build wheel and sdist, and try them outside of the checkout
+	$(BIN)/python .ci/wheels.py "$$(find $(DEMO)/packages -name '*.gguf')"
 
 soak: $(VENV)/.installed  ## ten minutes of requests to a server on this machine, with aborts at random
 	$(BIN)/python tests/serve/soak.py
