@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gguf_maker import tiny_llama, write_gguf
+import numpy as np
+from gguf_maker import F32, N_EMBD, TINY_TOKENS, tiny_llama, write_gguf
 
 from gpack.generate.ending import end_tokens
 from gpack.generate.request import Generation, Request
@@ -85,3 +90,53 @@ class Bed:
     def __exit__(self, *_: object) -> None:
         self.scheduler.close()
         self.engine.close()
+
+
+# How much likelier than others these are, as powers of e: texts of a model that draws by chance come to an end.
+_LIKELY = {"<|im_end|>": 4.0, '"': 4.0, "}": 4.0, "]": 4.0, ",": 1.0, ":": 1.0}
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    'Call by <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call><|im_end|>\n{% endif %}'
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_eager_model(folder: Path) -> Path:
+    """A llama with random weights whose texts, and JSON in them, end soon; its template knows tools."""
+    metadata, tensors = tiny_llama()
+    values = {"tokenizer.chat_template": TOOL_TEMPLATE, "llama.context_length": 8192}
+    metadata = [(key, kind, values.get(key, value)) for key, kind, value in metadata]
+    rng = np.random.default_rng(7)
+    embedding = rng.normal(0, 0.02, (len(TINY_TOKENS), N_EMBD)).astype("<f4")
+    embedding[:, 0] = 0.5  # of all tokens, so that the first dimension of every state is large
+    output = rng.normal(0, 0.1, embedding.shape).astype("<f4")
+    output[:, 0] = 0
+    for token, power in _LIKELY.items():
+        output[TINY_TOKENS.index(token), 0] = power / 7.5
+    given = {"token_embd.weight": embedding, "output.weight": output}
+    made = [
+        (name, F32, (N_EMBD, len(TINY_TOKENS)), given[name].tobytes()) if name in given else (name, kind, dims, data)
+        for name, kind, dims, data in tensors
+    ]
+    return write_gguf(folder / "eager.gguf", metadata, made)
+
+
+@contextmanager
+def serving(path: Path, *options: str, **environment: str) -> Iterator[str]:
+    """`guild serve` of a model as a process: its address. It must end as it should."""
+    words = [sys.executable, "-m", "gpack", "serve", str(path), "--port", "0", "--threads", "1", "--cpu", "portable"]
+    with subprocess.Popen(
+        [*words, "--model-alias", "m", *options], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    ) as process:
+        assert process.stderr is not None
+        found = next(filter(None, (re.search(r"at (http://\S+)", line) for line in process.stderr)), None)
+        try:
+            assert found is not None, "the server did not start"
+            yield found[1]
+        finally:
+            process.terminate()
+            rest = process.stderr.read()
+            assert process.wait(60) == 0, rest
+            assert "Traceback" not in rest

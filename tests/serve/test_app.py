@@ -18,10 +18,11 @@ from starlette.testclient import TestClient  # noqa: E402
 from gpack.model import GuildModel, ModelPaths  # noqa: E402
 from gpack.serve.app import Limits, build  # noqa: E402
 from gpack.serve.fields import WITHOUT_EFFECT  # noqa: E402
+from gpack.serve.markup import either_grammar  # noqa: E402
 from gpack.serve.served import Settings  # noqa: E402
 from gpack.serve.shelf import Slot  # noqa: E402
 
-from .serving import write_model  # noqa: E402
+from .serving import write_eager_model, write_model  # noqa: E402
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "hello"}]
@@ -154,7 +155,7 @@ def test_messages_of_anthropic(client: TestClient) -> None:
     assert [event["type"] for event in found[:3]] == ["message_start", "ping", "content_block_start"]
     assert [event["type"] for event in found[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
     text = "".join(event["delta"]["text"] for event in found if event["type"] == "content_block_delta")
-    assert [{"type": "text", "text": text}] == whole["content"]
+    assert [{"type": "text", "text": text, "citations": None}] == whole["content"]
     counted = client.post("/v1/messages/count_tokens", json={k: body[k] for k in ("model", "messages", "system")})
     usage = whole["usage"]
     assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
@@ -374,3 +375,106 @@ def test_metrics_and_health(client: TestClient) -> None:
     assert re.search(r'^gpack_tokens_generated_total\{model="tiny"\} [1-9]', text, re.MULTILINE)
     assert re.search(r"^gpack_time_to_first_token_seconds_count [1-9]", text, re.MULTILINE)
     assert re.search(r'^gpack_requests_total\{path="/v1/chat/completions",status="200"\} [1-9]', text, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- tools
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 5}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def with_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    path = write_eager_model(tmp_path_factory.mktemp("served"))
+    settings = Settings(threads=1, cpu="portable", n_ctx=1500)
+    with TestClient(build([slot(path, "m")], settings, Limits())) as made:
+        yield made
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ("hello", True),
+        ("1 < 2, and <tool_call has no end", True),
+        (call("weather", '{"city": "Rome"}'), True),
+        ("I ask: " + call("weather", '{"city": "Rome"}') + " and " + call("other", '{"a": [1]}') + ".", True),
+        (call("weather", '{"city": "Romance"}'), False),
+        (call("weather", '{"town": "Rome"}'), False),
+        (call("nothing", "{}"), False),
+        ("<tool_call>hello", False),
+        ("a <tool_call>\nhello", False),
+    ],
+)
+def test_calls_of_strict_tools_are_as_their_parameters_say(
+    with_tools: TestClient, text: str, *, is_allowed: bool
+) -> None:
+    post(with_tools, "/tokenize", model="m", content="x")  # when it is loaded
+    served = with_tools.app.state.server.shelf.slot("m").served  # type: ignore[attr-defined]
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    written = either_grammar(served.style, [WEATHER, other], {"weather"}, None)
+    matcher = served.grammars.lark(written, field="tools")._matcher
+    ids = served.model.tokenizer.encode(text, add_special=False)
+    taken = matcher.try_consume_tokens(ids)
+    assert (taken == len(ids) and matcher.is_accepting()) == is_allowed
+
+
+def test_a_form_and_tools_give_either(with_tools: TestClient) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    body = {"model": "m", "messages": USER, "tools": [WEATHER], "max_tokens": 300, "response_format": form}
+    for seed in range(6):
+        message = post(with_tools, CHAT, **body, seed=seed)["choices"][0]["message"]
+        if "tool_calls" in message:
+            assert set(json.loads(message["tool_calls"][0]["function"]["arguments"])) == {"city"}
+        else:
+            assert json.loads(message["content"])["n"] in (1, 2)
+    refused = with_tools.post(CHAT, json={**body, "response_format": {"type": "regex", "regex": "a"}})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"enable_thinkin": True}}, "chat_template_kwargs.enable_thinkin"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"tools": [{**WEATHER, "name": "x"}]}, "tools.0.name"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x", "y": 1}}}, "tool_choice.function.y"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+    ],
+)
+def test_what_would_be_dropped_is_refused(client: TestClient, changes: dict[str, Any], param: str) -> None:
+    response = client.post(CHAT, json={**BASE, **changes})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_no_reasoning_is_what_a_model_that_does_not_reason_gives(client: TestClient) -> None:
+    expected = post(client, CHAT, **BASE)["choices"]
+    for changes in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert post(client, CHAT, **BASE, **changes)["choices"] == expected
+
+
+def test_responses_have_logprobs_where_they_are_asked_for(client: TestClient) -> None:
+    body = {"model": "tiny", "input": "hello", "max_output_tokens": 5, "seed": 3, "top_logprobs": 2}
+    text = post(client, "/v1/responses", **body)["output"][0]["content"][0]
+    assert len(text["logprobs"]) == 5
+    assert all(len(token["top_logprobs"]) == 2 for token in text["logprobs"])
+    found = events(client, "/v1/responses", **body)
+    deltas = [event["logprobs"] for event in found if event["type"] == "response.output_text.delta"]
+    done = next(event["logprobs"] for event in found if event["type"] == "response.output_text.done")
+    assert [token for delta in deltas for token in delta] == done == text["logprobs"]

@@ -44,13 +44,14 @@ class Whole:
         text, reasoning: Their texts.
         calls: Of tools.
         generation: How it came about.
-        logprobs: Of all tokens, where they were asked for.
+        reasoning_tokens: So many of its tokens were reasoning, its marks included.
     """
 
     text: str
     reasoning: str
     calls: list[ToolCall]
     generation: Generation
+    reasoning_tokens: int = 0
 
     @property
     def finish_reason(self) -> str:
@@ -75,6 +76,7 @@ class Answer:
         self._waiter: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.request = request
+        self.reasoning_tokens = 0
         self.job: Job | None = None
 
     def prepare(self, rules: Rules | None = None, after: Answer | None = None) -> Job:
@@ -129,6 +131,8 @@ class Answer:
             piece = event.piece
             if piece is None:
                 continue
+            if self._reader is not None and piece.token is not None:
+                self.reasoning_tokens += self._reader.is_reasoning
             parts += self._read(piece.text)
             if piece.logprobs is not None:
                 logprobs.append(piece.logprobs)
@@ -154,7 +158,7 @@ class Answer:
                     else:
                         (reasoning if part.kind == "reasoning" else texts).append(part.text)
                 if item.done is not None:
-                    return Whole("".join(texts), "".join(reasoning), calls, item.done)
+                    return Whole("".join(texts), "".join(reasoning), calls, item.done, self.reasoning_tokens)
         raise Failure(500, "the answer did not end", "internal_error")
 
     def _tell(self, event: Event) -> None:

@@ -12,12 +12,11 @@ from ..generate.request import EOS, STOP, Generation
 from .answer import Answer, Whole
 from .asking import Ask, arguments_of, prepare, sampling_of, stops_of, within
 from .failures import Failure, bad
-from .markup import Part
-from .messages_in import text_of, tools_of
+from .fields import only
+from .markup import Part, ToolCall
+from .messages_in import strict_of, text_of, tools_of
 from .served import Served
 from .sse import event
-
-_BLOCK_FIELDS = {"type", "text", "cache_control", "citations", "thinking", "signature", "data"}
 
 
 def messages_ask(asked: Any) -> Ask:
@@ -28,12 +27,13 @@ def messages_ask(asked: Any) -> Ask:
     """
     messages: list[dict[str, Any]] = []
     if asked.system:
-        messages.append({"role": "system", "content": _text(asked.system, "system")})
+        messages.append({"role": "system", "content": text_of(asked.system, "system")})
     if not asked.messages:
         raise bad("there are no messages", "messages")
     for number, message in enumerate(asked.messages):
         messages += _message(message, f"messages.{number}")
     choice = asked.tool_choice or {"type": "auto"}
+    only(choice, ("type", "name", "disable_parallel_tool_use"), "tool_choice")
     kinds = {"auto": "auto", "any": "required", "none": "none", "tool": choice.get("name")}
     if not isinstance(kinds.get(choice.get("type", "")), str):
         raise bad(f"there is no tool_choice {choice.get('type')!r}", "tool_choice")
@@ -48,12 +48,13 @@ def messages_ask(asked: Any) -> Ask:
             tool["type"] = "function"
         elif tool.get("type") != "function":
             raise bad(f"there are no tools of type {tool['type']!r}", f"tools.{number}.type")
-    variables: dict[str, Any] = {}
-    if asked.thinking is not None:
-        kind = asked.thinking.get("type")
-        if kind not in ("enabled", "disabled", "adaptive"):
-            raise bad(f"there is no thinking of type {kind!r}", "thinking.type")
-        variables["enable_thinking"] = kind != "disabled"
+    output = asked.output_config or {}
+    only(output, ("effort", "format"), "output_config")
+    form = output.get("format")
+    if form is not None:
+        if not isinstance(form, dict) or form.get("type") != "json_schema":
+            raise bad("output_config.format is no JSON schema", "output_config.format")
+        only(form, ("type", "schema"), "output_config.format")
     return Ask(
         messages=messages,
         sampling=sampling_of(asked),
@@ -61,19 +62,27 @@ def messages_ask(asked: Any) -> Ask:
         stop=stops_of(asked.stop_sequences, "stop_sequences"),
         tools=tools_of(tools),
         choice=str(kinds[choice["type"]]),
-        variables=variables,
+        strict=strict_of(tools),
+        form=form,
+        form_field="output_config.format",
+        effort=output.get("effort"),
+        effort_field="thinking" if asked.thinking else "output_config.effort",
+        thinks=_thinks(asked.thinking),
         one_call=bool(choice.get("disable_parallel_tool_use")),
     )
 
 
-def _text(content: Any, place: str) -> str:
-    if isinstance(content, str):
-        return content
-    for number, block in enumerate(content if isinstance(content, list) else ()):
-        for key in block if isinstance(block, dict) else ():
-            if key not in _BLOCK_FIELDS:
-                raise bad(f"there is no field {key!r} in a block", f"{place}.{number}.{key}", "unknown_parameter")
-    return text_of(content, place)
+def _thinks(thinking: dict[str, Any] | None) -> bool | None:
+    """Whether the model is to reason. How much (`budget_tokens`) has no effect."""
+    if thinking is None:
+        return None
+    only(thinking, ("type", "budget_tokens", "display"), "thinking")
+    if thinking.get("type") not in ("enabled", "disabled", "adaptive"):
+        raise bad(f"there is no thinking of type {thinking.get('type')!r}", "thinking.type")
+    if thinking.get("display") not in (None, "summarized"):
+        raise bad("reasoning is always shown", "thinking.display")
+    within(thinking.get("budget_tokens"), 0, 1 << 31, "thinking.budget_tokens")
+    return {"enabled": True, "disabled": False}.get(thinking["type"])
 
 
 def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
@@ -84,11 +93,11 @@ def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
     if unknown := set(message) - {"role", "content"}:
         raise bad("there is no such field in a message", f"{place}.{min(unknown)}", "unknown_parameter")
     if not isinstance(content, list):
-        return [{"role": role, "content": _text(content, f"{place}.content")}]
+        return [{"role": role, "content": text_of(content, f"{place}.content")}]
     found = _Content()
     for number, block in enumerate(content):
         found.take(block, f"{place}.content.{number}")
-    made: dict[str, Any] = {"role": role, "content": _text(found.texts, f"{place}.content") if found.texts else ""}
+    made: dict[str, Any] = {"role": role, "content": text_of(found.texts, f"{place}.content") if found.texts else ""}
     if found.calls:
         made["tool_calls"] = found.calls
     if found.thinking:
@@ -109,14 +118,19 @@ class _Content:
     def take(self, block: Any, place: str) -> None:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result":
-            text = _text(block.get("content") or "", f"{place}.content")
+            only(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), place)
+            text = text_of(block.get("content") or "", f"{place}.content")
             self.results.append({"role": "tool", "content": text, "tool_call_id": block.get("tool_use_id")})
         elif kind == "tool_use" and isinstance(block.get("name"), str):
+            only(block, ("type", "id", "name", "input", "cache_control", "caller"), place)
             function = {"name": block["name"], "arguments": block.get("input") or {}}
             self.calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "thinking" and isinstance(block.get("thinking"), str):
+            only(block, ("type", "thinking", "signature"), place)
             self.thinking += block["thinking"]
-        elif kind != "redacted_thinking":  # which nobody but its maker can read
+        elif kind == "redacted_thinking":  # which nobody but its maker can read
+            only(block, ("type", "data"), place)
+        else:
             self.texts.append(block)
 
 
@@ -134,6 +148,10 @@ def _head(served: Served) -> dict[str, Any]:
 
 
 def _end(generation: Generation, *, has_calls: bool) -> dict[str, Any]:
+    return {**_reason(generation, has_calls=has_calls), "stop_details": None, "container": None}
+
+
+def _reason(generation: Generation, *, has_calls: bool) -> dict[str, Any]:
     if generation.finish_reason == STOP and not has_calls:
         return {"stop_reason": "stop_sequence", "stop_sequence": generation.ended_by}
     if generation.finish_reason in (EOS, STOP):
@@ -142,14 +160,26 @@ def _end(generation: Generation, *, has_calls: bool) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": None}
 
 
-def _usage(generation: Generation) -> dict[str, int]:
-    cached = generation.timings.cached_tokens
+def _usage(read: int, cached: int, made: int, reasoning: int) -> dict[str, Any]:
     return {
-        "input_tokens": generation.prompt_tokens - cached,
+        "input_tokens": read - cached,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
-        "output_tokens": len(generation.ids),
+        "cache_creation": None,
+        "output_tokens": made,
+        "output_tokens_details": {"thinking_tokens": reasoning},
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": None,
     }
+
+
+def _used(generation: Generation, reasoning: int) -> dict[str, Any]:
+    return _usage(generation.prompt_tokens, generation.timings.cached_tokens, len(generation.ids), reasoning)
+
+
+def _tool_use(call: ToolCall, given: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given, "caller": {"type": "direct"}}
 
 
 def whole_message(served: Served, whole: Whole) -> dict[str, Any]:
@@ -158,12 +188,10 @@ def whole_message(served: Served, whole: Whole) -> dict[str, Any]:
     if whole.reasoning:
         content.append({"type": "thinking", "thinking": whole.reasoning, "signature": ""})
     if whole.text or not whole.calls:
-        content.append({"type": "text", "text": whole.text})
-    for call in whole.calls:
-        arguments = arguments_of(call.arguments)
-        content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+        content.append({"type": "text", "text": whole.text, "citations": None})
+    content += [_tool_use(call, arguments_of(call.arguments)) for call in whole.calls]
     end = _end(whole.generation, has_calls=bool(whole.calls))
-    return {**_head(served), "content": content, **end, "usage": _usage(whole.generation)}
+    return {**_head(served), "content": content, **end, "usage": _used(whole.generation, whole.reasoning_tokens)}
 
 
 class _Blocks:
@@ -191,12 +219,12 @@ class _Blocks:
 
     def _begin(self, part: Part) -> bytes:
         self.index, self.kind = self.index + 1, part.kind
-        block: dict[str, Any] = {"type": "text", "text": ""}
+        block: dict[str, Any] = {"type": "text", "text": "", "citations": None}
         if part.kind == "reasoning":
             block = {"type": "thinking", "thinking": "", "signature": ""}
         elif part.call is not None:
             self.has_calls = True
-            block = {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": {}}
+            block = _tool_use(part.call, {})
         return event(
             "content_block_start", {"type": "content_block_start", "index": self.index, "content_block": block}
         )
@@ -214,8 +242,9 @@ class _Blocks:
 async def stream_message(served: Served, answer: Answer) -> AsyncGenerator[bytes]:
     """The events of a stream."""
     try:
-        usage = {"input_tokens": len(answer.request.ids), "output_tokens": 0}
-        start = {**_head(served), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        usage = _usage(len(answer.request.ids), 0, 0, 0)
+        end: dict[str, Any] = dict.fromkeys(("stop_reason", "stop_sequence", "stop_details", "container"))
+        start = {**_head(served), "content": [], **end, "usage": usage}
         yield event("message_start", {"type": "message_start", "message": start})
         yield event("ping", {"type": "ping"})
         blocks = _Blocks()
@@ -232,7 +261,7 @@ async def stream_message(served: Served, answer: Answer) -> AsyncGenerator[bytes
                     for made in blocks.end():
                         yield made
                     delta = _end(item.done, has_calls=blocks.has_calls)
-                    usage = _usage(item.done)
+                    usage = _used(item.done, answer.reasoning_tokens)
                     yield event("message_delta", {"type": "message_delta", "delta": delta, "usage": usage})
                     yield event("message_stop", {"type": "message_stop"})
     except Failure as error:

@@ -29,6 +29,7 @@ from ..errors import GpackError
 from . import fields
 from .answer import Answer
 from .anthropic_api import messages, messages_ask, stream_message, whole_message
+from .asking import template_variables
 from .failures import Failure, bad
 from .metrics import Metrics
 from .openai_chat import chat, completions, stream_of, whole_of
@@ -154,8 +155,7 @@ class _Server:
         slot, served = await self._served(asked.model)
         with _Held(slot) as held:
             options = asked.stream_options or {}
-            if unknown := set(options) - {"include_usage", "include_obfuscation"}:
-                raise bad("there is no such option", f"stream_options.{min(unknown)}", "unknown_parameter")
+            fields.only(options, ("include_usage", "include_obfuscation"), "stream_options")
             shape, answers = await make(served, asked, self.settings.timeout)
             if not asked.stream:
                 return _json(await _unless_gone(request, whole_of(shape, answers)))
@@ -164,6 +164,7 @@ class _Server:
     async def responses(self, request: Request) -> Response:
         """`POST /v1/responses`."""
         asked = fields.read(await self._body(request), fields.Responses)
+        fields.only(asked.stream_options or {}, ("include_obfuscation",), "stream_options")
         slot, served = await self._served(asked.model)
         with _Held(slot) as held:
             shape, answer = await responses(served, asked, self.memory, self.settings.timeout)
@@ -187,7 +188,8 @@ class _Server:
         slot, served = await self._served(asked.model)
         with _Held(slot):
             ask = messages_ask(fields.Messages(**msgspec.structs.asdict(asked), max_tokens=1))
-            prompt = await asyncio.to_thread(served.chat, ask.messages, ask.tools or None, ask.variables)
+            variables = template_variables(served, ask)
+            prompt = await asyncio.to_thread(served.chat, ask.messages, ask.tools or None, variables)
             return _json({"input_tokens": len(prompt.ids)})
 
     async def embeddings(self, request: Request) -> Response:

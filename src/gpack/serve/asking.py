@@ -18,8 +18,9 @@ from ..generate.writing import Rules
 from ..tokenizer.chat import RESERVED
 from .answer import Answer
 from .failures import Failure, bad
+from .fields import only
 from .grammar import Grammar
-from .markup import CALL_END, Reader, call_grammar
+from .markup import CALL_END, Reader, call_grammar, either_grammar
 from .served import Prompt, Served
 
 Floats = npt.NDArray[np.float32]
@@ -128,9 +129,13 @@ class Ask:
     Attributes:
         messages: As chat templates take them.
         tools: In OpenAI's form; `choice`: `auto`, `none`, `required`, or the name of one.
-        form: `response_format` of OpenAI: a JSON schema, any JSON object, a regular expression, a grammar.
+        form: `response_format` of OpenAI: a JSON schema, any JSON object, a regular expression, a grammar;
+            `form_field`: where it stands.
         variables: For the chat template.
         one_call: The answer ends with its first call of a tool.
+        strict: Names of tools whose calls must be as their parameters say, even where none is demanded.
+        effort: How much the model should reason, as clients say it; `effort_field`: where they did.
+        thinks: Whether it should reason at all.
     """
 
     messages: list[dict[str, Any]]
@@ -142,10 +147,15 @@ class Ask:
     tools: list[dict[str, Any]] = field(default_factory=list)
     choice: str = "auto"
     form: dict[str, Any] | None = None
+    form_field: str = "response_format"
     bias: Mapping[str, float] | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     ignore_end: bool = False
     one_call: bool = False
+    strict: frozenset[str] = frozenset()
+    effort: str | None = None
+    effort_field: str = "reasoning_effort"
+    thinks: bool | None = None
 
 
 def prepare(served: Served, ask: Ask, timeout: float) -> list[Answer]:
@@ -162,9 +172,8 @@ def prepare(served: Served, ask: Ask, timeout: float) -> list[Answer]:
             tools = [tool for tool in tools if tool["function"]["name"] == ask.choice]
             if not tools:
                 raise bad(f"tool_choice names {ask.choice!r}, which is not among the tools", "tool_choice")
-        prompt = served.chat(ask.messages, tools or None, ask.variables)
-        forced = call_grammar(served.style, tools) if tools and ask.choice != "auto" else None
-        grammar = served.grammars.lark(forced, field="tool_choice") if forced else _form(served, ask.form)
+        prompt = served.chat(ask.messages, tools or None, template_variables(served, ask))
+        grammar = _grammar(served, ask, tools)
         if tools and ask.one_call and served.style.calls == "marked":
             ask = replace(ask, stop=(*ask.stop, CALL_END))
         return start(served, prompt, ask, grammar, timeout, has_tools=bool(tools))
@@ -212,27 +221,76 @@ def start(
     return answers
 
 
-def _form(served: Served, form: dict[str, Any] | None) -> Grammar | None:
-    """The grammar of `response_format`."""
+def template_variables(served: Served, ask: Ask) -> dict[str, Any]:
+    """The variables for the chat template, with what was said of reasoning.
+
+    Raises:
+        Failure: The template knows nothing of what is asked for.
+    """
+    made = dict(ask.variables)
+    for name, value in ask.variables.items():
+        if not served.mentions(name) and not (name == "enable_thinking" and value is False):
+            raise bad(
+                f"the model's chat template knows no variable {name!r}",
+                f"chat_template_kwargs.{name}",
+                "unknown_parameter",
+            )
+    thinks, effort = ask.thinks, ask.effort
+    if effort is not None and served.mentions("reasoning_effort"):
+        made.setdefault("reasoning_effort", effort)
+    elif effort is not None:
+        thinks = effort != "none" if served.style.thinks or effort not in ("none", "minimal") else False
+    if thinks is not None:
+        if served.mentions("enable_thinking"):
+            made.setdefault("enable_thinking", thinks)
+        elif thinks != served.style.thinks:
+            what = "does not reason" if thinks else "always reasons"
+            raise bad(f"the model {what}: its chat template knows no such choice", ask.effort_field)
+    return made
+
+
+def _grammar(served: Served, ask: Ask, tools: list[dict[str, Any]]) -> Grammar | None:
+    """What the answer must look like: that of its tools, of `response_format`, or either."""
+    form, field = ask.form, ask.form_field
     kind = None if form is None else form.get("type")
-    if form is None or kind == "text":
+    if form is not None and kind == "text":
+        only(form, ("type",), field)
+        form = None
+    if tools and ask.choice != "auto":
+        return served.grammars.lark(call_grammar(served.style, tools), field="tool_choice")
+    if tools and (form is not None or ask.strict):
+        if kind in ("regex", "grammar"):
+            raise bad(f"tools are not offered together with a {field} of type {kind!r}", field)
+        schema = None if form is None else _schema(form, field)[0]
+        return served.grammars.lark(either_grammar(served.style, tools, ask.strict, schema), field="tools")
+    if form is None:
         return None
-    if kind == "json_object":
-        return served.grammars.json(True, field="response_format")
-    if kind == "json_schema":
-        wrapped = form.get("json_schema", form)
-        schema = wrapped.get("schema") if isinstance(wrapped, dict) else None
-        if not isinstance(schema, dict | bool):
-            raise bad("response_format has no schema", "response_format.json_schema.schema")
-        return served.grammars.json(schema, field="response_format.json_schema.schema")
     for name, compile_ in (("regex", served.grammars.regex), ("grammar", served.grammars.lark)):
         written = form.get(name, form.get("value"))
         if kind == name and isinstance(written, str):
-            return compile_(written, field="response_format")
-    raise bad(
-        f"response_format is of type {kind!r}; there are text, json_object, json_schema, regex and grammar",
-        "response_format.type",
-    )
+            only(form, ("type", name, "value"), field)
+            return compile_(written, field=field)
+    schema, place = _schema(form, field)
+    return served.grammars.json(schema, field=place)
+
+
+def _schema(form: dict[str, Any], field: str) -> tuple[Any, str]:
+    """The JSON schema of `response_format`, and where it stands."""
+    if form.get("type") == "json_object":
+        only(form, ("type",), field)
+        return {"type": "object"}, field
+    if form.get("type") != "json_schema":
+        what = "there are text, json_object, json_schema, regex and grammar"
+        raise bad(f"{field} is of type {form.get('type')!r}; {what}", f"{field}.type")
+    wrapped, place = form, field
+    if "json_schema" in form:
+        only(form, ("type", "json_schema"), field)
+        wrapped, place = form["json_schema"], f"{field}.json_schema"
+    schema = wrapped.get("schema") if isinstance(wrapped, dict) else None
+    if not isinstance(schema, dict | bool):
+        raise bad(f"{field} has no schema", f"{place}.schema")
+    only(wrapped, ("type", "name", "description", "schema", "strict"), place)
+    return schema, f"{place}.schema"
 
 
 def context_failure(error: GpackError, served: Served) -> Failure:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,7 +34,6 @@ WITHOUT_EFFECT: dict[str, tuple[str, ...]] = {
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
-        "include",
     ),
     "messages": ("metadata", "service_tier", "cache_control"),
     "embeddings": ("user",),
@@ -81,6 +81,7 @@ Chat = _struct(
         ("reasoning_effort", str | None, None),
         ("chat_template_kwargs", dict[str, Any] | None, None),
         ("ignore_eos", bool | None, None),
+        ("verbosity", str | None, None),
     ],
 )
 Completions = _struct(
@@ -123,6 +124,7 @@ Responses = _struct(
         ("truncation", str | None, None),
         ("top_logprobs", int | None, None),
         ("background", bool | None, None),
+        ("include", list[str] | None, None),
         ("chat_template_kwargs", dict[str, Any] | None, None),
     ],
 )
@@ -131,6 +133,7 @@ _MESSAGES: list[Any] = [
     ("tools", list[dict[str, Any]] | None, None),
     ("tool_choice", dict[str, Any] | None, None),
     ("thinking", dict[str, Any] | None, None),
+    ("output_config", dict[str, Any] | None, None),
 ]
 Messages = _struct(
     "Messages",
@@ -187,6 +190,17 @@ def read(body: bytes, kind: Any) -> Any:
         raise bad(f"the body is not JSON: {error}", None, "invalid_json") from None
     except RecursionError:
         raise bad("the body is nested too deeply", None, "invalid_json") from None
+
+
+def only(given: Mapping[str, Any], known: Collection[str], place: str) -> None:
+    """Refuses fields of an object that are not among those that are known.
+
+    Raises:
+        Failure: 400, with the first of them.
+    """
+    for name in given:
+        if name not in known:
+            raise bad(f"there is no field {name!r} here", f"{place}.{name}", "unknown_parameter")
 
 
 def texts(given: str | list[Any], param: str) -> list[str | list[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -95,6 +95,11 @@ class Reader:
         self._held = ""
         self._is_blank = True  # nothing but white space came since the beginning, or the last mark
         self._has_marks = False
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next is reasoning."""
+        return self._state == "reasoning"
 
     def push(self, text: str) -> list[Part]:
         """Adds text; what is certain now."""
@@ -232,24 +237,57 @@ def open_reasoning(prompt: str) -> bool:
     return prompt.rfind(_THINK) > prompt.rfind(_THINK_END)
 
 
-def call_grammar(style: Style, tools: Sequence[dict[str, Any]]) -> str | None:
-    """A grammar in Lark's form for one call of one of these tools; None where the style has none that is known."""
+def call_grammar(style: Style, tools: Sequence[dict[str, Any]]) -> str:
+    """A grammar in Lark's form for one call of one of these tools.
+
+    Raises:
+        ValueError: The style has none that is known.
+    """
+    return f"start: call\n{_call_rules(style, tools, None)}"
+
+
+def either_grammar(style: Style, tools: Sequence[dict[str, Any]], strict: Collection[str], schema: Any) -> str:
+    """A grammar for an answer that is text or calls.
+
+    Args:
+        strict: Names of tools whose arguments must be as their parameters say; those of others are any object.
+        schema: JSON schema of an answer that is no call; None: it is any text.
+
+    Raises:
+        ValueError: As `call_grammar`.
+    """
+    rules = _call_rules(style, tools, strict)
+    if schema is not None:
+        calls = 'call ("\\n" call)*' if style.calls == "marked" else "call"
+        return f"start: answer | {calls}\nanswer: %json {json.dumps(schema)}\n{rules}"
+    if style.calls == "marked":
+        # A text may not have the mark; one that comes to it, the shortest that does, leads to a call.
+        return (
+            f'start: (lead body "\\n{CALL_END}")* TEXT?\nlead[lazy]: /(?s:.*){_CALL}\\n/\n'
+            f"TEXT: ANY & ~WITH\nANY: /(?s:.+)/\nWITH: /(?s:.*){_CALL}(?s:.*)/\n{rules}"
+        )
+    return f"start: TEXT? | call\nTEXT: /(?s:\\s*[^\\s{{].*)/\n{rules}"
+
+
+def _call_rules(style: Style, tools: Sequence[dict[str, Any]], strict: Collection[str] | None) -> str:
+    """The rule `call`: one call of one of these tools; with arguments of any form but for tools that are strict."""
     if style.calls == "none":
-        return None
-    schemas = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool["function"]["name"]},
-                "arguments" if style.calls == "marked" else "parameters": tool["function"].get("parameters")
-                or {"type": "object"},
-            },
-            "required": ["name", "arguments" if style.calls == "marked" else "parameters"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
+        raise ValueError("the model calls no tools")
+    word = "arguments" if style.calls == "marked" else "parameters"
+    schemas = []
+    for tool in tools:
+        name, parameters = tool["function"]["name"], tool["function"].get("parameters") or {"type": "object"}
+        if strict is not None and name not in strict:
+            parameters = {"type": "object"}
+        schemas.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, word: parameters},
+                "required": ["name", word],
+                "additionalProperties": False,
+            }
+        )
     schema = json.dumps({"anyOf": schemas} if len(schemas) > 1 else schemas[0])
     if style.calls == "json":
-        return f"start: call\ncall: %json {schema}"
-    return f'start: "{_CALL}\\n" call "\\n{CALL_END}"\ncall: %json {schema}'
+        return f"call: %json {schema}"
+    return f'call: "{_CALL}\\n" body "\\n{CALL_END}"\nbody: %json {schema}'

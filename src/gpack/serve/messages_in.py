@@ -8,10 +8,16 @@ from typing import Any
 
 from .asking import arguments_of
 from .failures import bad
+from .fields import only
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _KNOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning"}
-_IGNORED = {"cache_control", "annotations", "audio", "function_call"}  # null in what clients send back
+_IGNORED = {"cache_control", "annotations", "audio", "function_call"}  # null or empty in what clients send back
+_PART = {"type", "text", "refusal", "annotations", "logprobs", "cache_control", "citations", "prompt_cache_breakpoint"}
+# A chat's tool wraps the function, a response's is one. What has no effect here: how the prompt is cached, and how
+# the arguments are streamed.
+_TOOL = {"type", "cache_control", "eager_input_streaming"}
+_FUNCTION = {"name", "description", "parameters", "strict"}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -31,7 +37,7 @@ def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
     if role not in _ROLES:
         raise bad(f"there is no role {role!r}", f"{place}.role")
     for key, value in message.items():
-        if key not in _KNOWN and not (key in _IGNORED and (value is None or key == "cache_control")):
+        if key not in _KNOWN and not (key in _IGNORED and (not value or key == "cache_control")):
             raise bad(f"there is no field {key!r} in a message", f"{place}.{key}", "unknown_parameter")
     made: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = message.get("tool_calls")
@@ -65,6 +71,8 @@ def _call(call: Any, place: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad("a call has no function with a name", place)
+    only(call, ("id", "type", "function", "index"), place)
+    only(function, ("name", "arguments"), f"{place}.function")
     arguments = arguments_of(function.get("arguments", "{}"))
     return {"id": call.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
@@ -84,6 +92,7 @@ def text_of(content: Any, place: str) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text", "refusal"):
             raise bad(f"the model reads text; a part is {kind!r}", f"{place}.{number}.type", "unsupported_content")
+        only(part, _PART, f"{place}.{number}")
         text = part.get("text", part.get("refusal"))
         if not isinstance(text, str):
             raise bad("a part has no text", f"{place}.{number}.text", "invalid_type")
@@ -107,12 +116,24 @@ def tools_of(given: Sequence[dict[str, Any]] | None, param: str = "tools") -> li
             raise bad("a tool has no name", f"{place}.function.name")
         if not _NAME.fullmatch(function["name"]):
             raise bad("a tool's name has other characters than letters, digits and _.:-", f"{place}.function.name")
+        only(tool, _TOOL | ({"function"} if function is not tool else _FUNCTION), place)
+        if function is not tool:
+            only(function, _FUNCTION, f"{place}.function")
+        for name, kind in (("description", str), ("strict", bool)):
+            if not isinstance(function.get(name), kind | None):
+                raise bad(f"{name} is of another type", f"{place}.function.{name}", "invalid_type")
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if not isinstance(parameters, dict):
             raise bad("parameters are no schema", f"{place}.function.parameters", "invalid_type")
         kept = {"name": function["name"], "description": function.get("description") or "", "parameters": parameters}
         made.append({"type": "function", "function": kept})
     return made
+
+
+def strict_of(given: Sequence[dict[str, Any]] | None) -> frozenset[str]:
+    """The names of tools, of those that `tools_of` takes, whose calls must be as their parameters say."""
+    functions = [tool.get("function", tool) for tool in given or ()]
+    return frozenset(function["name"] for function in functions if function.get("strict"))
 
 
 def choice_of(given: str | dict[str, Any] | None) -> str:
@@ -128,6 +149,8 @@ def choice_of(given: str | dict[str, Any] | None) -> str:
             return given
         raise bad(f"there is no tool_choice {given!r}", "tool_choice")
     kind, function = given.get("type"), given.get("function", given)
+    only(given, ("type", "function") if "function" in given else ("type", "name"), "tool_choice")
     if kind == "function" and isinstance(function, dict) and isinstance(function.get("name"), str):
+        only(function, ("name",) if function is not given else ("type", "name"), "tool_choice.function")
         return str(function["name"])
     raise bad("tool_choice names no function", "tool_choice")

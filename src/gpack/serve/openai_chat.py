@@ -17,8 +17,9 @@ from .answer import Answer, News, Whole
 from .asking import MOST_ANSWERS, Ask, context_failure, prepare, sampling_of, start, stops_of, variables_of, within
 from .failures import Failure, bad
 from .fields import texts
+from .logprobs import piece_of, told_logprobs
 from .markup import Part, ToolCall
-from .messages_in import chat_messages, choice_of, tools_of
+from .messages_in import chat_messages, choice_of, strict_of, tools_of
 from .served import Prompt, Served
 from .sse import ALIVE, DONE, data, failed
 
@@ -36,9 +37,9 @@ def chat_ask(asked: Any) -> Ask:
     if asked.top_logprobs is not None and not asked.logprobs:
         raise bad("top_logprobs needs logprobs", "top_logprobs")
     count = within(asked.top_logprobs, 0, _MOST_LOGPROBS, "top_logprobs") or 0
-    variables = variables_of(asked.chat_template_kwargs)
-    if asked.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", asked.reasoning_effort)
+    if asked.verbosity not in (None, "medium"):
+        raise bad("the model's answers are as long as they are: only 'medium' is offered", "verbosity")
+    tools = tools_of(asked.tools)
     return Ask(
         messages=chat_messages(asked.messages),
         sampling=sampling_of(asked),
@@ -51,11 +52,13 @@ def chat_ask(asked: Any) -> Ask:
         stop=stops_of(asked.stop),
         n=within(asked.n, 1, MOST_ANSWERS, "n") or 1,
         logprobs=count if asked.logprobs else None,
-        tools=tools_of(asked.tools),
+        tools=tools,
+        strict=strict_of(asked.tools),
+        effort=asked.reasoning_effort,
         choice=choice_of(asked.tool_choice),
         form=asked.response_format,
         bias=asked.logit_bias,
-        variables=variables,
+        variables=variables_of(asked.chat_template_kwargs),
         ignore_end=bool(asked.ignore_eos),
         one_call=asked.parallel_tool_calls is False,
     )
@@ -68,29 +71,34 @@ class ChatShape:
 
     def __init__(self, served: Served) -> None:
         self.served = served
-        self.head = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": served.name}
+        self.head = {
+            "id": self.prefix + secrets.token_hex(12),
+            "created": int(time.time()),
+            "model": served.name,
+            "system_fingerprint": served.fingerprint,
+        }
 
     def whole(self, wholes: Sequence[Whole]) -> dict[str, Any]:
         """The answer in one."""
         choices = []
         for index, whole in enumerate(wholes):
             message: dict[str, Any] = {"role": "assistant", "content": whole.text or (None if whole.calls else "")}
-            message["refusal"] = None
+            message |= {"refusal": None, "annotations": []}
             if whole.reasoning:
                 message["reasoning_content"] = whole.reasoning
             if whole.calls:
                 message["tool_calls"] = [call_object(call) for call in whole.calls]
             found = whole.generation.logprobs
+            told = told_logprobs(self.served, found or ())
             choices.append(
                 {
                     "index": index,
                     "message": message,
-                    "logprobs": None if found is None else {"content": self.logprobs(found), "refusal": None},
+                    "logprobs": None if found is None else {"content": told, "refusal": None},
                     "finish_reason": whole.finish_reason,
                 }
             )
-        usage = usage_of([whole.generation for whole in wholes])
-        return {**self.head, "object": self.kind, "choices": choices, "usage": usage, "system_fingerprint": None}
+        return {**self.head, "object": self.kind, "choices": choices, "usage": usage_of(wholes)}
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """A piece of a stream."""
@@ -102,7 +110,8 @@ class ChatShape:
 
     def parts(self, index: int, news: News, n_calls: int) -> list[dict[str, Any]]:
         """The choices of what is new."""
-        found = {"content": self.logprobs(news.logprobs), "refusal": None} if news.logprobs else None
+        told = told_logprobs(self.served, news.logprobs)
+        found = {"content": told, "refusal": None} if told else None
         made = [self._choice(index, self._delta(part, n_calls)) for part in _joined(news.parts)]
         if found is not None:
             if not made:
@@ -113,20 +122,6 @@ class ChatShape:
     def end(self, index: int, reason: str, generation: Generation) -> dict[str, Any]:
         """What a choice ends with."""
         return self._choice(index, {}, reason)
-
-    def logprobs(self, found: Sequence[Logprobs]) -> list[dict[str, Any]]:
-        """The log-probabilities of tokens."""
-        return [
-            {
-                **self._token(item.token, item.logprob),
-                "top_logprobs": [self._token(token, value) for token, value in item.top if math.isfinite(value)],
-            }
-            for item in found
-        ]
-
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        raw = piece_of(self.served, token)
-        return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}
 
     @staticmethod
     def _choice(index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
@@ -156,7 +151,7 @@ class TextShape(ChatShape):
             choice = self._choice(index, {"content": self.echo[index] + whole.text}, whole.finish_reason)
             choice["logprobs"] = None if found is None else self._listed(found)
             choices.append(choice)
-        usage = usage_of([whole.generation for whole in wholes], prompts=True)
+        usage = usage_of(wholes, prompts=True)
         return {**self.head, "object": self.kind, "choices": choices, "usage": usage}
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -274,7 +269,7 @@ async def whole_of(shape: ChatShape, answers: Sequence[Answer]) -> dict[str, Any
 
 async def stream_of(shape: ChatShape, answers: Sequence[Answer], *, usage: bool) -> AsyncGenerator[bytes]:
     """The events of a stream. An error that comes when it has begun is an event of its own."""
-    done: list[Generation] = []
+    done: list[Whole] = []
     try:
         for index in range(len(answers)):
             for choice in shape.begin(index):
@@ -289,8 +284,8 @@ async def stream_of(shape: ChatShape, answers: Sequence[Answer], *, usage: bool)
                     yield data(shape.chunk([choice]))
                 n_calls[index] += sum(part.call is not None for part in item.parts)
                 if item.done is not None:
-                    done.append(item.done)
-                    whole = Whole("", "", [_NO_CALL] * n_calls[index], item.done)
+                    whole = Whole("", "", [_NO_CALL] * n_calls[index], item.done, answers[index].reasoning_tokens)
+                    done.append(whole)
                     yield data(shape.chunk([shape.end(index, whole.finish_reason, item.done)]))
         if usage:
             yield data(shape.chunk([], usage=usage_of(done, prompts=isinstance(shape, TextShape))))
@@ -355,21 +350,17 @@ def call_object(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def usage_of(done: Sequence[Generation], *, prompts: bool = False) -> dict[str, Any]:
+def usage_of(done: Sequence[Whole], *, prompts: bool = False) -> dict[str, Any]:
     """Tokens of prompt and answers; `prompts`: each answer has a prompt of its own."""
-    read = done if prompts else done[:1]
+    read = [item.generation for item in (done if prompts else done[:1])]
     prompt = sum(item.prompt_tokens for item in read)
-    made = sum(len(item.ids) for item in done)
+    made = sum(len(item.generation.ids) for item in done)
     cached = sum(item.timings.cached_tokens for item in read)
+    reasoning = sum(item.reasoning_tokens for item in done)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
         "total_tokens": prompt + made,
         "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
-
-
-def piece_of(served: Served, token: int) -> bytes:
-    """The bytes of a token; none where the model has more rows than its vocabulary has tokens."""
-    tokenizer = served.model.tokenizer
-    return bytes(tokenizer.piece(token)) if token < len(tokenizer) else b""

@@ -12,14 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..generate.request import EOS, STOP, Generation
+from ..generate.sampling import Logprobs
 from .answer import Answer, Whole
 from .asking import Ask, arguments_of, prepare, sampling_of, variables_of, within
 from .failures import Failure, bad
+from .fields import only
+from .logprobs import told_logprobs
 from .markup import Part, ToolCall
-from .messages_in import choice_of, text_of, tools_of
+from .messages_in import choice_of, strict_of, text_of, tools_of
 from .served import Served
 from .sse import ALIVE, event
 
+_LOGPROBS = "message.output_text.logprobs"  # of `include`; what else it asks for does not exist here
 _MOST_KEPT = 256  # responses that can be gone on from
 
 
@@ -71,32 +75,47 @@ def responses_ask(asked: Any, memory: Memory) -> Ask:
         messages = [{"role": "system", "content": asked.instructions, "instructions": True}, *messages]
     if not messages:
         raise bad("the input is empty", "input")
-    form = (asked.text or {}).get("format")
+    text, reasoning = asked.text or {}, asked.reasoning or {}
+    only(text, ("format", "verbosity"), "text")
+    if text.get("verbosity") not in (None, "medium"):
+        raise bad("the model's answers are as long as they are: only 'medium' is offered", "text.verbosity")
+    only(reasoning, ("effort", "summary", "generate_summary"), "reasoning")
+    form = text.get("format")
     if form is not None and not isinstance(form, dict):
         raise bad("text.format is no object", "text.format", "invalid_type")
-    if unknown := set(asked.text or ()) - {"format", "verbosity"}:
-        raise bad("there is no such field in text", f"text.{min(unknown)}", "unknown_parameter")
-    variables = variables_of(asked.chat_template_kwargs)
-    effort = (asked.reasoning or {}).get("effort")
-    if effort is not None:
-        variables.setdefault("reasoning_effort", effort)
+    count = within(asked.top_logprobs, 0, 20, "top_logprobs")
+    tools = tools_of(asked.tools)
     return Ask(
         messages=messages,
         sampling=sampling_of(asked),
         max_tokens=within(asked.max_output_tokens, 1, 1 << 31, "max_output_tokens"),
-        logprobs=within(asked.top_logprobs, 0, 20, "top_logprobs") or None,
-        tools=tools_of(asked.tools),
+        logprobs=count or (0 if _LOGPROBS in (asked.include or ()) else None),
+        tools=tools,
+        strict=strict_of(asked.tools),
+        effort=reasoning.get("effort"),
+        effort_field="reasoning.effort",
         choice=choice_of(asked.tool_choice),
         form=form,
-        variables=variables,
+        form_field="text.format",
+        variables=variables_of(asked.chat_template_kwargs),
         one_call=asked.parallel_tool_calls is False,
     )
+
+
+# Fields of items. Clients send back what they got; an item's id, status and phase say nothing to the model.
+_ITEM: dict[str, tuple[str, ...]] = {
+    "message": ("type", "role", "content", "id", "status", "phase"),
+    "function_call": ("type", "call_id", "name", "arguments", "id", "status"),
+    "function_call_output": ("type", "call_id", "output", "id", "status"),
+    "reasoning": ("type", "id", "status", "summary", "content", "encrypted_content"),
+}
 
 
 def _items(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         place, kind = f"input.{number}", item.get("type", "message")
+        only(item, _ITEM.get(kind, item), place)
         if kind == "message":
             role = item.get("role")
             if role not in ("system", "developer", "user", "assistant"):
@@ -131,7 +150,9 @@ class Shape:
         self.id = "resp_" + secrets.token_hex(12)
         self.created = int(time.time())
 
-    def response(self, status: str, output: Sequence[Mapping[str, Any]], done: Generation | None) -> dict[str, Any]:
+    def response(
+        self, status: str, output: Sequence[Mapping[str, Any]], done: Generation | None, reasoning: int = 0
+    ) -> dict[str, Any]:
         """The response as it is now."""
         asked = self.asked
         cut = None if done is None or status != "incomplete" else {"reason": "max_output_tokens"}
@@ -164,7 +185,7 @@ class Shape:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "truncation": "disabled",
-            "usage": None if done is None else _usage(done),
+            "usage": None if done is None else _usage(done, reasoning),
             "user": None,
             "metadata": asked.metadata or {},
             "prompt_cache_key": None,
@@ -186,15 +207,16 @@ class Shape:
                     for c in whole.calls
                 ]
             self.memory.keep(self.id, [*self.ask.messages, said])
-        return self.response("completed" if done.finish_reason in (EOS, STOP) else "incomplete", output, done)
+        status = "completed" if done.finish_reason in (EOS, STOP) else "incomplete"
+        return self.response(status, output, done, whole.reasoning_tokens)
 
 
-def _usage(done: Generation) -> dict[str, Any]:
+def _usage(done: Generation, reasoning: int) -> dict[str, Any]:
     return {
         "input_tokens": done.prompt_tokens,
         "input_tokens_details": {"cached_tokens": done.timings.cached_tokens},
         "output_tokens": len(done.ids),
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": done.prompt_tokens + len(done.ids),
     }
 
@@ -217,8 +239,8 @@ def _call_item(call: ToolCall, status: str, arguments: str) -> dict[str, Any]:
     }
 
 
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _text(text: str, found: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(found)}
 
 
 async def responses(served: Served, asked: Any, memory: Memory, timeout: float) -> tuple[Shape, Answer]:
@@ -235,11 +257,12 @@ async def responses(served: Served, asked: Any, memory: Memory, timeout: float) 
 def whole_response(shape: Shape, whole: Whole) -> dict[str, Any]:
     """The response in one."""
     output: list[dict[str, Any]] = []
+    found = told_logprobs(shape.served, whole.generation.logprobs or ())
     if whole.reasoning:
         item = _item("reasoning")
         output.append({**item, "content": [{"type": "reasoning_text", "text": whole.reasoning}]})
     if whole.text or not whole.calls:
-        output.append({**_item("text"), "status": "completed", "content": [_text(whole.text)]})
+        output.append({**_item("text"), "status": "completed", "content": [_text(whole.text, found)]})
     output += [_call_item(call, "completed", call.arguments) for call in whole.calls]
     return shape.end(whole, output)
 
@@ -247,7 +270,9 @@ def whole_response(shape: Shape, whole: Whole) -> dict[str, Any]:
 class _Stream:
     """Events, numbered, and the items that they build."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.logprobs: list[dict[str, Any]] = []
         self.number = 0
         self.output: list[dict[str, Any]] = []
         self.kind: str | None = None
@@ -260,8 +285,10 @@ class _Stream:
         self.number += 1
         return made
 
-    def parts(self, parts: Sequence[Part]) -> list[bytes]:
+    def parts(self, parts: Sequence[Part], logprobs: Sequence[Logprobs] = ()) -> list[bytes]:
         made: list[bytes] = []
+        found = told_logprobs(self.served, logprobs)
+        self.logprobs += found
         for part in parts:
             if part.call is not None:
                 made += [*self.end_item(), *self._call(part.call)]
@@ -271,7 +298,8 @@ class _Stream:
             self._here += part.text
             self.texts[part.kind] += part.text
             name = "response.output_text.delta" if part.kind == "text" else "response.reasoning_text.delta"
-            more: dict[str, Any] = {"logprobs": []} if part.kind == "text" else {}
+            more: dict[str, Any] = {"logprobs": found} if part.kind == "text" else {}
+            found = [] if part.kind == "text" else found
             made.append(self.event(name, **self._where(), content_index=0, delta=part.text, **more))
         return made
 
@@ -293,12 +321,13 @@ class _Stream:
             return []
         is_text, text = self.kind == "text", self._here
         self.kind = None
-        part = _text(text) if is_text else {"type": "reasoning_text", "text": text}
+        part = _text(text, self.logprobs) if is_text else {"type": "reasoning_text", "text": text}
         self.output[-1]["content"] = [part]
         if is_text:
             self.output[-1]["status"] = "completed"
         name = "response.output_text.done" if is_text else "response.reasoning_text.done"
-        more: dict[str, Any] = {"logprobs": []} if is_text else {}
+        more: dict[str, Any] = {"logprobs": self.logprobs} if is_text else {}
+        self.logprobs = [] if is_text else self.logprobs
         index = len(self.output) - 1
         return [
             self.event(name, **self._where(), content_index=0, text=text, **more),
@@ -322,7 +351,7 @@ class _Stream:
 
 async def stream_response(shape: Shape, answer: Answer) -> AsyncGenerator[bytes]:
     """The events of a stream."""
-    stream = _Stream()
+    stream = _Stream(shape.served)
     try:
         for name in ("response.created", "response.in_progress"):
             yield stream.event(name, response=shape.response("in_progress", [], None))
@@ -331,7 +360,7 @@ async def stream_response(shape: Shape, answer: Answer) -> AsyncGenerator[bytes]
                 if item.is_alive:
                     yield ALIVE
                     continue
-                for made in stream.parts(item.parts):
+                for made in stream.parts(item.parts, item.logprobs):
                     yield made
                 if item.done is None:
                     continue
@@ -340,7 +369,8 @@ async def stream_response(shape: Shape, answer: Answer) -> AsyncGenerator[bytes]
                         yield made
                 for made in stream.end_item():
                     yield made
-                whole = Whole(stream.texts["text"], stream.texts["reasoning"], stream.calls, item.done)
+                texts = stream.texts
+                whole = Whole(texts["text"], texts["reasoning"], stream.calls, item.done, answer.reasoning_tokens)
                 response = shape.end(whole, stream.output)
                 yield stream.event(f"response.{response['status']}", response=response)
     except Failure as error:

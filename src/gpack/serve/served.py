@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import __version__
 from ..engine.engine import Chunk
 from ..errors import UnsupportedError
 from ..generate.drafting import Draft
@@ -84,6 +87,7 @@ class Served:
         created: When it was loaded, seconds since 1970.
         nbytes: Of its file.
         weights: How many tensors there are of each type.
+        fingerprint: What answers of the same model, version and options have in common.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class Served:
         self.ends = end_tokens(model.tokenizer, model.metadata.get)
         self.template = model.chat_template
         self.style = Style.of(None if self.template is None else self.template.source)
+        self.fingerprint = _fingerprint(model, settings)
         self.grammars = Grammars(model.tokenizer, self.ends, self.engine.n_vocab)
         self.nbytes = os.path.getsize(model.path)
         self.weights = Counter(GgmlType.NAMES[tensor.ggml_type] for tensor in model.tensors.values())
@@ -169,6 +174,10 @@ class Served:
         writing = Writing(request, self.model.tokenizer, self.ends, self.n_ctx, rules)
         return Job(request, writing, tell, after)
 
+    def mentions(self, variable: str) -> bool:
+        """Whether the chat template has a variable of this name."""
+        return self.template is not None and re.search(rf"\b{re.escape(variable)}\b", self.template.source) is not None
+
     @property
     def is_busy(self) -> bool:
         """Whether it has texts to carry on."""
@@ -180,3 +189,12 @@ class Served:
         self.engine.close()
         self.model.close()
         return cut
+
+
+def _fingerprint(model: GuildModel, settings: Settings) -> str:
+    made = hashlib.sha256(repr((__version__, settings.compute, settings.cpu, settings.cache_type)).encode())
+    if model.pack is not None:
+        made.update(model.pack.container.footer.manifest_sha256)
+    else:
+        made.update(repr([(name, item.ggml_type, item.dims) for name, item in model.tensors.items()]).encode())
+    return f"gpack-{made.hexdigest()[:16]}"
