@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
 
-.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format wheels soak bench ci clean
+.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format wheels soak fuzz fuzz-smoke bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -84,10 +84,18 @@ wheels: $(VENV)/.installed demo  ## build wheel and sdist, and try them outside 
 soak: $(VENV)/.installed  ## ten minutes of requests to a server on this machine, with aborts at random
 	$(BIN)/python tests/serve/soak.py
 
+fuzz: $(VENV)/.installed  ## fuzz all readers or TARGET=name, for SECONDS (default 60) or RUNS executions each
+	$(BIN)/python -m fuzz $(TARGET) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS))
+
+# From the published vectors alone, so that no corpus of an earlier run decides.
+fuzz-smoke: $(VENV)/.installed  ## fuzz all readers for five minutes together, as CI does
+	@rm -rf .fuzz/smoke
+	$(BIN)/python -m fuzz --seconds 300 --folder .fuzz/smoke
+
 bench: $(VENV)/.installed  ## measure against peers in the same run
 	$(BIN)/python -m bench
 
 ci: lint types codegen-check test  ## all that CI runs
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(DEMO) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ def run(name: str, *, seconds: int, runs: int, folder: Path) -> Result:
         folder: For the corpus, which a later run begins with, and the input that something was found with.
     """
     if importlib.util.find_spec("atheris") is None:
-        return Result(name, skipped="atheris is not installed here: pip install -e '.[fuzz]'")
+        return Result(name, skipped="atheris is not installed: pip install -e '.[fuzz]'")
     corpus, counts = folder / "corpus", folder / "counts"
     corpus.mkdir(parents=True, exist_ok=True)
     counts.write_bytes(bytes(COUNTS.size))

@@ -59,12 +59,12 @@ def installed(*, at_end: bool) -> Iterator[None]:
         kind = np.dtype(dtype)
         return room(math.prod(shape) * kind.itemsize, at_end=at_end).view(kind).reshape(tuple(shape))
 
-    contiguous, experts, table = matrices._contiguous, matrices.Experts.of, Program.table
+    contiguous, experts, table = matrices._contiguous, matrices.ExpertsView.of, Program.table
 
     def hold(tensor: Tensor, size: int) -> npt.NDArray[Any]:
         return copied(contiguous(tensor, size), at_end=at_end)
 
-    def experts_of(tensor: Tensor) -> matrices.Experts:
+    def experts_of(tensor: Tensor) -> matrices.ExpertsView:
         parts = [copied(part, at_end=at_end) for part in np.asarray(tensor)]
         addresses = copied(np.array([part.ctypes.data for part in parts], np.int64), at_end=at_end)
         return replace(experts(tensor), addresses=addresses, keep=parts)
@@ -80,6 +80,6 @@ def installed(*, at_end: bool) -> Iterator[None]:
             if getattr(module, "aligned", None) is aligned:
                 patch.setattr(module, "aligned", fenced)
         patch.setattr(matrices, "_contiguous", hold)
-        patch.setattr(matrices.Experts, "of", experts_of)
+        patch.setattr(matrices.ExpertsView, "of", experts_of)
         patch.setattr(Program, "table", steps)
         yield

@@ -54,12 +54,12 @@ class Product:
         out = buffers.Buffer(self.tokens, self.rows, per_token=max(used, 1))
         row = buffers.Buffer(self.tokens, self.n_in)
         if self.experts:
-            held = matrices.Experts.of(tensor(self.name, raw, self.n_in, self.rows, self.experts))
+            held = matrices.ExpertsView.of(tensor(self.name, raw, self.n_in, self.rows, self.experts))
             chosen = buffers.aligned((self.tokens, used), np.int32)
             chosen[:] = [[(token + at) % self.experts for at in range(used)] for token in range(self.tokens)]
             matmul.moe_matmul(bed.program, bed.work, held, chosen, x, out)
         else:
-            matrix = matrices.Matrix.of(tensor(self.name, raw, self.n_in))
+            matrix = matrices.MatrixView.of(tensor(self.name, raw, self.n_in))
             matmul.matmul(bed.program, bed.work, matrix, x, out)
             ids = buffers.aligned((self.tokens,), np.int32)
             ids[:] = self.rows - 1
