@@ -107,7 +107,7 @@ def test_the_c_reader_is_fuzzed_by_a_driver_of_our_own_too(tmp_path: Path, monke
 
 
 def test_without_atheris_a_target_is_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = running.run("gguf", seconds=1, runs=0, folder=tmp_path)
     assert found.target == "gguf"
     assert "atheris" in (found.skipped or "")
