@@ -61,6 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--parallel", type=int, default=16, metavar="N", help="texts at a time (default 16)")
     what.add_argument("--queue", type=int, default=128, metavar="N", help="further requests that wait (default 128)")
     what.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer (default 600)")
+    what.add_argument(
+        "--idle", type=float, default=30.0, metavar="S", help="seconds that a client may stall (default 30)"
+    )
     what.add_argument("--finish", type=float, default=20.0, metavar="S", help="seconds to end in (default 20)")
     what.add_argument(
         "--max-body", type=number_of_bytes, default=16 << 20, metavar="BYTES", help="of a request (default 16M)"
@@ -90,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         import uvicorn
 
         from ..serve.app import Limits, build
+        from ..serve.connection import Connection
         from ..serve.served import Settings
         from ..serve.shelf import Slot, size_of
     except ImportError as error:
@@ -110,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         state_bytes=args.state_budget,
         timeout=args.timeout,
     )
-    limits = Limits(args.max_body, _key(args), tuple(args.cors_origin), args.finish, logs=args.log_requests)
+    limits = Limits(args.max_body, _key(args), tuple(args.cors_origin), args.idle, args.finish, logs=args.log_requests)
     listener = _listen(args)
     with listener, Remarks(), _logging():
         for slot in slots[1:]:
@@ -122,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
             app,
             log_level="warning",
             access_log=False,
+            http=partial(Connection, idle=args.idle),  # type: ignore[arg-type]
+            ws="none",
             ssl_certfile=args.tls_cert,
             ssl_keyfile=args.tls_key,
             timeout_graceful_shutdown=int(args.finish) + 2,
@@ -236,8 +242,8 @@ def _check(args: argparse.Namespace) -> None:
             raise errors.UsageError(f"--{name.replace('_', '-')} is {value}", code="usage", field=name)
     if not 0 <= args.port < 1 << 16:
         raise errors.UsageError(f"--port is {args.port}", code="usage", field="port")
-    if args.timeout <= 0 or args.finish < 0:
-        raise errors.UsageError("--timeout and --finish are seconds", code="usage")
+    if args.timeout <= 0 or args.idle <= 0 or args.finish < 0:
+        raise errors.UsageError("--timeout, --idle and --finish are seconds", code="usage")
     if (args.tls_cert is None) != (args.tls_key is None):
         raise errors.UsageError("--tls-cert and --tls-key belong together", code="usage")
     for path in (args.tls_cert, args.tls_key):

@@ -86,7 +86,11 @@ class Sampling:
 
 
 def _check(name: str, value: float, right: bool, wanted: str) -> None:
-    if not math.isfinite(value) or not right:
+    try:
+        right = right and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        right = False
+    if not right:
         raise UsageError(f"{name} is {value}, not {wanted}", code="engine.sampling", field=name)
 
 

@@ -58,6 +58,7 @@ class Limits:
         body: Most bytes of a request.
         key: That clients must send; None: none.
         origins: Of pages that may ask; `*`: of all.
+        idle: Seconds that a client may be silent within a request.
         finish: Seconds that answers may take to end when the server is to end.
         logs: Whether each request is logged, without its texts.
     """
@@ -65,6 +66,7 @@ class Limits:
     body: int = 16 << 20
     key: str | None = None
     origins: tuple[str, ...] = ()
+    idle: float = 30.0
     finish: float = 20.0
     logs: bool = False
 
@@ -278,13 +280,18 @@ class _Server:
         return slot, slot.served
 
     async def _body(self, request: Request) -> bytes:
-        most, size, parts = self.limits.body, 0, []
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
+        most, idle, body = self.limits.body, self.limits.idle, bytearray()
+        parts, end = request.stream(), time.monotonic() + self.settings.timeout
+        while True:
+            try:
+                async with asyncio.timeout(min(idle, end - time.monotonic())):
+                    body += await anext(parts)
+            except StopAsyncIteration:
+                return bytes(body)
+            except TimeoutError as error:
+                raise Failure(408, "the body did not come in time", "request_timeout") from error
+            if len(body) > most:
                 raise Failure(413, f"a request has at most {most} bytes", "request_too_large")
-            parts.append(part)
-        return b"".join(parts)
 
 
 class _Held:
@@ -384,6 +391,8 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 async def _failed(request: Request, error: Failure) -> Response:
     body = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
     headers = {"Retry-After": "1"} if error.status in (429, 503) else {}
+    if error.status in (408, 413):
+        headers["Connection"] = "close"  # the rest of the body is nobody's
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return _json(body, error.status, headers)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import GpackError
+from ..errors import GpackError, UsageError
 from ..generate.request import Request
 from ..generate.sampling import Sampling
 from ..generate.writing import Rules
@@ -98,7 +98,10 @@ class Biased:
         """The logits, changed."""
         made = logits.copy()
         made[self._ids] += self._values
-        return made if self._rules is None else self._rules.masked(made)
+        made = made if self._rules is None else self._rules.masked(made)
+        if np.isneginf(made).all():
+            raise UsageError("logit_bias leaves no token that may come next", code="serve.bias", field="logit_bias")
+        return made
 
     def take(self, token: int) -> None:
         """Notes a token."""
