@@ -1,7 +1,7 @@
 """Builds the wheel and the sdist, and tries both as a user has them: installed, and outside of the checkout.
 
-`make wheels` runs it as `python .ci/wheels.py MODEL.gguf`, with the model of `make demo`. Every Python from 3.11 on that
-is found tries the wheel with the extra `run`; the first one also tries the sdist without extras.
+`make wheels` runs it as `python .ci/wheels.py MODEL.gguf`, with the model of `make demo`. Every Python from 3.11 on
+tries the wheel with the extra `run`, where it is found; the first one also tries the sdist without extras.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_help_of_a_command(capsys: Capture, command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["verify"], "file"),
+        (["verify"], "FILE"),
         (["convert", "x"], "--output"),
         (["verify", "x", "--frob"], "--frob"),
         (["export"], "--output"),
@@ -475,4 +475,6 @@ def test_export(pack: Path, tmp_path: Path, capsys: Capture) -> None:
     text = shown(capsys, "export", pack, "--output", output)
     assert text.startswith(f"{output}: ")
     assert f"{len(tensors)} tensors, {len(metadata)} keys" in text
-    assert info(capsys, "export", pack, "-o", pack, status=2)["error"]["code"] == "convert.same_file"
+    (tmp_path / "link.gguf").symlink_to(pack)
+    error = info(capsys, "export", pack, "-o", tmp_path / "link.gguf", status=2)["error"]
+    assert error["code"] == "convert.same_file"

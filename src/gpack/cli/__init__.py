@@ -15,7 +15,6 @@ from ..terminal.program import catch_termination, guarded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import NoReturn
 
 # Command to its module and what it does, in the order of `--help`.
 COMMANDS = {
@@ -47,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     command = arguments[0] if arguments else ""
+    if command == "help":
+        named = [word for word in arguments[1:] if not word.startswith("-")]
+        return _run([*named[:1], "--help", *(["--json"] if "--json" in arguments else [])])
     if command not in COMMANDS:
         return _without_command(command)
     if command == "verify":
@@ -64,11 +66,7 @@ def _run(arguments: list[str]) -> int:
     guard()
     from importlib import import_module
 
-    class Parser(argparse.ArgumentParser):
-        """Complaints become errors of ours, so that they come as JSON too and share one way out."""
-
-        def error(self, message: str) -> NoReturn:
-            raise errors.UsageError(message, code="usage", hint=f"`{self.prog} --help` shows the arguments")
+    from .words import Parser
 
     module = import_module(f".{command.replace('-', '_')}", __name__)
     parser = Parser(
@@ -79,9 +77,7 @@ def _run(arguments: list[str]) -> int:
     )
     module.add_arguments(parser)
     try:
-        # Options may stand between positional arguments; after "--" everything is positional.
-        rest = arguments[1:]
-        parsed = parser.parse_args(rest) if "--" in rest else parser.parse_intermixed_args(rest)
+        parsed = parser.parse(arguments[1:])
     except SystemExit:  # argparse has printed the help
         return errors.EXIT_OK
     finish_repairs(vars(parsed).values())
@@ -97,7 +93,7 @@ def finish_repairs(values: Iterable[object]) -> None:
     Raises:
         GpackError: A journal is damaged, or the pack cannot be written.
     """
-    for value in values:
+    for value in (one for given in values for one in (given if isinstance(given, list) else [given])):
         if isinstance(value, str) and value and os.path.exists(os.path.realpath(value) + JOURNAL_SUFFIX):
             from ..repair.journal import finish
             from ..terminal.table import printable
@@ -119,13 +115,17 @@ def _without_command(command: str) -> int:
         "",
         *(f"  {name:14}{text}" for name, text in COMMANDS.items()),
         "",
-        "`guild COMMAND --help` tells more.",
+        "`guild COMMAND --help`, or `guild help COMMAND`, says more.",
         "",
         _EPILOG,
     ]
     if command in ("", "-h", "--help"):
         print("\n".join(lines))
         return errors.EXIT_OK if command else errors.EXIT_USAGE
+    from .words import meant
+
+    near = meant(command, [*COMMANDS, "help"])
+    hint = f"the commands are {', '.join(COMMANDS)}"
     raise errors.UsageError(
-        f"there is no command {command!r}", code="usage", hint=f"the commands are {', '.join(COMMANDS)}"
+        f"there is no command {command!r}", code="usage", hint=f"did you mean `guild {near}`? {hint}" if near else hint
     )

@@ -16,6 +16,7 @@ from ..terminal import units
 from ..terminal.table import printable, render
 from .imported import import_lines
 from .progress import Progress
+from .words import output_file
 
 DESCRIPTION = """\
 Convert a model into one pack: a GGUF, or safetensors with the configuration and tokenizer files beside them. Of a split
@@ -44,7 +45,14 @@ Of safetensors that works where a file has a layer's experts fused, or at equal 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("source", help="a .gguf file or shard; a folder, file, shard or index of safetensors")
-    parser.add_argument("-o", "--output", required=True, help="the .gpack file to write; an existing one is replaced")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=output_file(".gpack"),
+        metavar="FILE",
+        help="the .gpack file to write; an existing one is replaced",
+    )
     parser.add_argument("--name", help="name of the model (default: general.name, else the architecture)")
     parser.add_argument(
         "--pack-dir", metavar="DIR", help="pack directory of a GGUF: index.txt, dense.bin, experts, tokenizer files"

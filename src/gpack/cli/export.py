@@ -10,6 +10,7 @@ from ..convert.export import export_gguf
 from ..terminal import units
 from ..terminal.table import printable
 from .progress import Progress
+from .words import output_file
 
 DESCRIPTION = """\
 Write one GGUF with the same keys, tensors, types, order, version, alignment and bytes as the source had; of a split
@@ -19,7 +20,14 @@ source the whole. Converting it again gives the same pack, byte for byte, given 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file")
-    parser.add_argument("-o", "--output", required=True, help="the .gguf file to write; an existing one is replaced")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=output_file(".gguf"),
+        metavar="FILE",
+        help="the .gguf file to write; an existing one is replaced",
+    )
     parser.add_argument("--expert-dir", metavar="DIR", help="where the shards of external experts are")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -10,6 +10,7 @@ from ..convert.embed import pack_experts
 from ..terminal import units
 from ..terminal.table import printable
 from .progress import Progress
+from .words import output_file
 
 DESCRIPTION = """\
 Write a pack that holds the experts which another one leaves in its GGUF's shards. The result is, byte for byte, the
@@ -20,7 +21,14 @@ pack that converting the GGUF without --external-experts gives. The shards are l
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file with external experts")
-    parser.add_argument("-o", "--output", required=True, help="the .gpack file to write; an existing one is replaced")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=output_file(".gpack"),
+        metavar="FILE",
+        help="the .gpack file to write; an existing one is replaced",
+    )
     parser.add_argument("--expert-dir", metavar="DIR", help="where the shards are (default: beside the pack)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

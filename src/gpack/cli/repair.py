@@ -12,6 +12,7 @@ from ..repair.target import Damage
 from ..terminal import units
 from ..terminal.table import printable
 from .progress import Progress
+from .words import output_file
 
 DESCRIPTION = """\
 Mend a damaged pack. Its digests of chunks (`guild convert --chunk-digests`, `guild seal`) tell which chunks are
@@ -30,7 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the damaged .gpack file")
     parser.add_argument("--from", dest="other", metavar="OTHER", help="who has the right bytes (default: parity alone)")
-    parser.add_argument("-o", "--output", help="the .gpack file to write; an existing one is replaced")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=output_file(".gpack"),
+        metavar="FILE",
+        help="the .gpack file to write; an existing one is replaced",
+    )
     parser.add_argument("--in-place", action="store_true", help="change the file itself, with a journal beside it")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

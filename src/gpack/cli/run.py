@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("gpack")
 DESCRIPTION = """\
-Run a model: it answers the prompt of -p, of a file, or of standard input. Where there is none and a person sits at the
-terminal, it is a conversation (/help there tells more). Where the model has a chat template, the prompt is what a user
-says; with --raw, or without a template, it is text that the model goes on with.
+Run a model: it answers a prompt, which stands after the model's name or -p, in a file, or on standard input. Without a
+prompt, at a terminal, it is a conversation (/help there says more). Where the model has a chat template, the prompt is
+what a user says; with --raw, or without a template, it is text that the model continues.
 
 FILE is a pack or a GGUF. With --gguf, that GGUF is loaded where the pack is missing or invalid, after one warning.
 
@@ -37,14 +37,17 @@ The same seed gives the same text on the same machine with the same options. --t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    parser.add_argument("file", help="a .gpack or .gguf file")
+    parser.add_argument("words", nargs="*", metavar="FILE [PROMPT]", help="a .gpack or .gguf file; and the prompt")
+    parser.add_argument(
+        "-m", "--model", metavar="FILE", help="the .gpack or .gguf file, where it is not the first word"
+    )
     prompt = parser.add_argument_group("prompt")
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument(
         "-f", "--file", dest="prompt_file", metavar="FILE", help="read it from a file; -: standard input"
     )
     prompt.add_argument("--messages", action="store_true", help="the prompt is a JSON list of messages")
-    prompt.add_argument("--system", metavar="TEXT", help="what a system says first")
+    prompt.add_argument("--system", "--system-prompt", "-sys", metavar="TEXT", help="what a system says first")
     prompt.add_argument("--raw", action="store_true", help="no chat template: go on with the text")
     prompt.add_argument(
         "--template-var",
@@ -57,7 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_sampling(parser.add_argument_group("sampling"))
     end = parser.add_argument_group("end of the text")
     end.add_argument(
-        "-n", "--max-tokens", type=int, metavar="N", help="most tokens (default: until the context is full)"
+        "-n",
+        "--max-tokens",
+        "--n-predict",
+        "--predict",
+        type=int,
+        metavar="N",
+        help="most tokens (default: until the context is full)",
     )
     end.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
     end.add_argument("--ignore-eos", action="store_true", help="go on after the model's own end")
@@ -71,33 +80,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(group: Any) -> None:
-    group.add_argument("--temp", type=float, default=0.8, metavar="T", help="temperature (default 0.8); 0: greedy")
+    group.add_argument(
+        "--temp", "--temperature", type=float, default=0.8, metavar="T", help="temperature (default 0.8); 0: greedy"
+    )
     group.add_argument("--top-k", type=int, default=40, metavar="K", help="of the K best (default 40); 0: all")
     group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="of the best that reach P (default 0.95)")
     group.add_argument(
         "--min-p", type=float, default=0.05, metavar="P", help="of those with P of the best (default 0.05)"
     )
-    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="divide repeated tokens' logits")
+    group.add_argument(
+        "--repeat-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="divide repeated tokens' logits (default 1: no effect)",
+    )
     group.add_argument(
         "--repeat-window", type=int, default=64, metavar="N", help="last N tokens count (default 64); -1: all"
     )
-    group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="subtract for repeated tokens")
-    group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="subtract for each repetition")
-    group.add_argument("--seed", type=int, metavar="N", help="of the draws (default: another one each time)")
+    group.add_argument(
+        "--presence-penalty", type=float, default=0.0, metavar="X", help="subtract for repeated tokens (default 0)"
+    )
+    group.add_argument(
+        "--frequency-penalty", type=float, default=0.0, metavar="X", help="subtract for each repetition (default 0)"
+    )
+    group.add_argument("-s", "--seed", type=int, metavar="N", help="of the draws (default: another one each time)")
 
 
 def _add_engine(group: Any) -> None:
     group.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: the cores that affinity and CPU quota allow)"
+        "-t", "--threads", type=int, metavar="N", help="threads (default: the cores that affinity and CPU quota allow)"
     )
     group.add_argument(
-        "--ctx", type=int, metavar="N", help="most tokens of prompt and text (default: the model's, at most 4096)"
+        "-c",
+        "--ctx",
+        "--ctx-size",
+        type=int,
+        metavar="N",
+        help="most tokens of prompt and text (default: the model's, at most 4096)",
     )
     group.add_argument(
-        "--cache-type", choices=("F32", "F16", "Q8_0"), type=str.upper, default="F16", help="of keys and values"
+        "--cache-type",
+        choices=("F32", "F16", "Q8_0"),
+        type=str.upper,
+        default="F16",
+        help="type of keys and values (default F16)",
     )
     group.add_argument(
-        "--compute", choices=("int8", "f32"), default="int8", help="activations beside quantised weights"
+        "--compute",
+        choices=("int8", "f32"),
+        default="int8",
+        help="what activations become beside quantised weights (default int8)",
     )
     group.add_argument(
         "--draft",
@@ -114,12 +147,16 @@ def _add_engine(group: Any) -> None:
         help="look for weights that are not finite first: all, or none (default: all of a model that is no"
         " larger than half of the free memory, experts up to 1 GiB)",
     )
+    group.add_argument(
+        "-ngl", "--n-gpu-layers", type=int, metavar="N", help="accepted, without effect: models run on the CPU"
+    )
     add_loading(group)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the model."""
     sampling = _sampling(args)
+    _take_words(args)
     _check(args)
     prompt = _prompt(args)
     if prompt is None and args.json:
@@ -127,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
     if prompt == "" and not args.raw:
         raise errors.UsageError("the prompt is empty", code="engine.prompt", hint="with --raw the model begins a text")
     started = time.perf_counter()
-    with Remarks(), load(args, args.file) as model, _generator(model, args) as generator:
+    with Remarks(), load(args, args.model) as model, _generator(model, args) as generator:
         speaker = Speaker(model, generator, args, sampling, time.perf_counter() - started)
         if not speaker.chats and (args.system is not None or args.template_var):
             needs = "--system" if args.system is not None else "--template-var"
@@ -205,10 +242,31 @@ def _info(speaker: Speaker, done: Generation) -> dict[str, Any]:
 # ---------------------------------------------------------------- the command line's values
 
 
+def _take_words(args: argparse.Namespace) -> None:
+    """The model is -m or the first word, the prompt -p or the last.
+
+    Raises:
+        UsageError: There is no model, or a word too many.
+    """
+    words = list(args.words)
+    if args.model is None:
+        if not words:
+            raise errors.UsageError("no model is named", code="usage", hint="guild run model.gpack, or -m model.gpack")
+        args.model = words.pop(0)
+    if words and args.prompt is None:
+        args.prompt = words.pop(0)
+    if words:
+        raise errors.UsageError(
+            f"the words {' '.join(words)!r} are too many", code="usage", hint="a prompt of several words needs quotes"
+        )
+    if args.n_gpu_layers:
+        remark("guild: note: -ngl has no effect: models run on the CPU")
+
+
 def _check(args: argparse.Namespace) -> None:
     """Refuses options that contradict each other, before anything is loaded."""
     if args.prompt is not None and args.prompt_file is not None:
-        raise errors.UsageError("the prompt is given twice: with -p and with -f", code="usage")
+        raise errors.UsageError("the prompt is given twice: in the command line and with -f", code="usage")
     if args.raw and (args.system is not None or args.messages or args.template_var):
         raise errors.UsageError(
             "--raw is text without a chat template: no --system, no --messages, no --template-var", code="usage"

@@ -12,6 +12,7 @@ from ..terminal import units
 from ..terminal.table import printable
 from .convert import add_seal_arguments
 from .progress import Progress
+from .words import output_file
 
 DESCRIPTION = """\
 Write a pack again with a digest of every chunk of 1 MiB, so that damage is found to the MiB and parts can be checked
@@ -25,7 +26,14 @@ the old file does not apply to it: sign it again."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument("file", help="the .gpack file")
-    parser.add_argument("-o", "--output", required=True, help="the .gpack file to write; an existing one is replaced")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=output_file(".gpack"),
+        metavar="FILE",
+        help="the .gpack file to write; an existing one is replaced",
+    )
     add_seal_arguments(parser, DEFAULT_ALGORITHM)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

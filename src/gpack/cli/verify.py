@@ -8,13 +8,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import Any
 
     from ..sections.check_shards import ShardCheck
     from ..sections.verify import Verification
     from ..signatures import Trust
 
 DESCRIPTION = """\
-Check a pack. By default every rule of the format and the SHA-256 of every section are checked, and all violations are
+Check packs. By default every rule of the format and the SHA-256 of every section are checked, and all violations are
 listed with rule, section, field and byte offset. --quick checks header, directory, footer and the manifest's SHA-256:
 what every open does.
 
@@ -30,14 +31,17 @@ checked, and sections whose SHA-256 is right are not compared.
 
 --signature checks who made the pack as well, by a bundle of `guild sign`, or of `model_signing sign` over manifest.json
 (see `guild inspect --extract-manifest`) or over the whole file: --public-key, --certificate-chain or --identity say by
-whom it must be."""
+whom it must be.
+
+Several files are checked one after the other, whatever becomes of those before; - reads their names from standard
+input, one on each line. The exit code is that of the first that is not sound."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     from .trusting import add_trust_arguments
 
-    parser.add_argument("file", help="the .gpack file")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a .gpack file; -: names from standard input")
     parser.add_argument(
         "--quick", action="store_true", help="only what a quick open checks (well under a millisecond of work)"
     )
@@ -70,15 +74,71 @@ def run(args: argparse.Namespace) -> int:
     from .trusting import trust_of
 
     trust = trust_of(args, "--signature")
-    if args.against is not None:
-        if args.quick or args.chunks or trust is not None:
-            raise errors.UsageError("--against goes with none of --quick, --chunks and --signature", code="usage")
-        return _against(args)
+    if args.against is not None and (args.quick or args.chunks or trust is not None):
+        raise errors.UsageError("--against goes with none of --quick, --chunks and --signature", code="usage")
     if trust is not None and (args.quick or args.chunks):
         raise errors.UsageError(
             "--signature needs the SHA-256 of every section: it goes with neither --quick nor --chunks", code="usage"
         )
-    return run_quick(args.file, as_json=args.json) if args.quick else _full(args, trust)
+    files = _named(args.files)
+    if len(files) == 1:
+        status, found = _one(args, files[0], trust)
+        if args.json:
+            _print_object(found)
+        return status
+    return _several(args, files, trust)
+
+
+def _named(words: Sequence[str]) -> list[str]:
+    """The files; `-` stands for the lines of standard input."""
+    import os
+    import sys
+
+    files = []
+    for word in words:
+        if word == "-":
+            files += [os.fsdecode(line) for line in sys.stdin.buffer.read().splitlines() if line]
+        else:
+            files.append(word)
+    if not files:
+        raise errors.UsageError("no file is named", code="usage", hint="standard input has one name on each line")
+    return files
+
+
+def _several(args: argparse.Namespace, files: Sequence[str], trust: Trust | None) -> int:
+    import sys
+
+    from ..terminal.table import printable
+
+    results, first = [], errors.EXIT_OK
+    for path in files:
+        try:
+            status, found = _one(args, path, trust)
+        except errors.GpackError as error:
+            status, found = error.exit_code, {"ok": False, "file": path, "error": error.to_dict()}
+            if not args.json:
+                print(printable(f"guild: error: {error}"), file=sys.stderr, flush=True)
+        results.append(found)
+        first = first or status
+    sound = sum(found["ok"] for found in results)
+    if args.json:
+        _print_object({"ok": sound == len(files), "files": results})
+    else:
+        print(f"{sound} of {len(files)} files are sound")
+    return first
+
+
+def _print_object(value: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(value, indent=2))
+
+
+def _one(args: argparse.Namespace, path: str, trust: Trust | None) -> tuple[int, dict[str, Any]]:
+    """Checks a file; the exit code, and what --json prints."""
+    if args.against is not None:
+        return _against(args, path)
+    return _quick(path, as_json=args.json) if args.quick else _full(args, path, trust)
 
 
 def quick_file(arguments: Sequence[str]) -> str | None:
@@ -87,65 +147,59 @@ def quick_file(arguments: Sequence[str]) -> str | None:
     return files[0] if len(files) == 1 and sorted(arguments) == sorted(["--quick", *files]) else None
 
 
-def run_quick(path: str, *, as_json: bool = False) -> int:
+def run_quick(path: str) -> int:
     """Checks what a quick open checks; exit code 0.
 
     Raises:
         GpackError: The first rule that the file breaks, or why it cannot be read.
     """
+    return _quick(path, as_json=False)[0]
+
+
+def _quick(path: str, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     from ..container.reader import Container
 
     with Container.open(path) as container:
         size, sections = container.file_size, len(container.entries)
         identity = container.footer.manifest_sha256.hex()
-    if as_json:
-        import json
-
-        result = {
-            "ok": True,
-            "mode": "quick",
-            "file": path,
-            "size": size,
-            "sections": sections,
-            "manifest_sha256": identity,
-        }
-        print(json.dumps(result, indent=2))
-    else:
+    if not as_json:
         from ..terminal.table import printable
 
         print(f"{printable(path)}: OK (quick: {sections} sections, {size} bytes, manifest sha256 {identity})")
-    return errors.EXIT_OK
+    return errors.EXIT_OK, {
+        "ok": True,
+        "mode": "quick",
+        "file": path,
+        "size": size,
+        "sections": sections,
+        "manifest_sha256": identity,
+    }
 
 
-def _against(args: argparse.Namespace) -> int:
+def _against(args: argparse.Namespace, path: str) -> tuple[int, dict[str, Any]]:
     from ..repair.mend import find_damage
     from .progress import Progress
 
     with Progress("compare", enabled=False if args.json else None) as bar:
-        damages = find_damage(args.file, args.against, progress=bar.update)
-    if args.json:
-        import json
-
-        result = {
-            "ok": not damages,
-            "mode": "against",
-            "file": args.file,
-            "against": args.against,
-            "damages": [damage.to_dict() for damage in damages],
-        }
-        print(json.dumps(result, indent=2))
-    else:
+        damages = find_damage(path, args.against, progress=bar.update)
+    if not args.json:
         from ..terminal.table import printable
         from .repair import damage_lines
 
         for line in damage_lines(damages):
             print(line)
         judged = "nothing is damaged" if not damages else "`guild repair` mends it"
-        print(f"{printable(args.file)}: {judged}")
-    return errors.EXIT_INVALID if damages else errors.EXIT_OK
+        print(f"{printable(path)}: {judged}")
+    return errors.EXIT_INVALID if damages else errors.EXIT_OK, {
+        "ok": not damages,
+        "mode": "against",
+        "file": path,
+        "against": args.against,
+        "damages": [damage.to_dict() for damage in damages],
+    }
 
 
-def _full(args: argparse.Namespace, trust: Trust | None) -> int:
+def _full(args: argparse.Namespace, path: str, trust: Trust | None) -> tuple[int, dict[str, Any]]:
     from contextlib import ExitStack
 
     from ..container.reader import Container
@@ -156,27 +210,26 @@ def _full(args: argparse.Namespace, trust: Trust | None) -> int:
         if trust is not None:
             from ..signatures import check_signature
 
-            container = stack.enter_context(Container.open(args.file))
+            container = stack.enter_context(Container.open(path))
             signed, opened = check_signature(container, trust), container.descriptor
-        result = _verify(args, opened)
-    if args.json:
-        _print_json(result, "chunks" if args.chunks else "full", signed)
-    else:
+        result = _verify(args, path, opened)
+    if not args.json:
         _print_text(result)
         if args.chunks:
             print("The digests of the chunks were checked, not the sections' SHA-256.")
         if signed is not None and result.ok:
             print(f"The signature of the {signed} holds.")
-    return errors.EXIT_OK if result.ok else _status(result)
+    status = errors.EXIT_OK if result.ok else _status(result)
+    return status, _result(result, "chunks" if args.chunks else "full", signed)
 
 
-def _verify(args: argparse.Namespace, opened: int | None) -> Verification:
+def _verify(args: argparse.Namespace, path: str, opened: int | None) -> Verification:
     from ..sections.verify import verify
     from .progress import Progress
 
     with Progress("verify", enabled=False if args.json else None) as bar:
         return verify(
-            args.file,
+            path,
             shards=True,
             expert_dir=args.expert_dir,
             progress=bar.update,
@@ -194,30 +247,23 @@ def _status(result: Verification) -> int:
     return errors.EXIT_UNSUPPORTED if newer else errors.EXIT_INVALID
 
 
-def _print_json(result: Verification, mode: str, signed: str | None) -> None:
-    import json
-
+def _result(result: Verification, mode: str, signed: str | None) -> dict[str, Any]:
     footer = result.structure.footer
-    print(
-        json.dumps(
-            {
-                "ok": result.ok,
-                "mode": mode,
-                "file": result.path,
-                "size": result.structure.file_size,
-                "sections": len(result.structure.entries),
-                "manifest_sha256": footer.manifest_sha256.hex() if footer else None,
-                "bytes_hashed": result.bytes_hashed,
-                "seconds": round(result.seconds, 6),
-                "counts": result.report.counts,
-                "violations": [violation.to_dict() for violation in result.report.violations],
-                "signed": signed,
-                "notes": list(result.notes),
-                "shards": [shard.to_dict() for shard in result.shards],
-            },
-            indent=2,
-        )
-    )
+    return {
+        "ok": result.ok,
+        "mode": mode,
+        "file": result.path,
+        "size": result.structure.file_size,
+        "sections": len(result.structure.entries),
+        "manifest_sha256": footer.manifest_sha256.hex() if footer else None,
+        "bytes_hashed": result.bytes_hashed,
+        "seconds": round(result.seconds, 6),
+        "counts": result.report.counts,
+        "violations": [violation.to_dict() for violation in result.report.violations],
+        "signed": signed,
+        "notes": list(result.notes),
+        "shards": [shard.to_dict() for shard in result.shards],
+    }
 
 
 def _print_text(result: Verification) -> None:
