@@ -43,13 +43,13 @@ def run(name: str, *, seconds: int, runs: int, folder: Path) -> Result:
         with subprocess.Popen(
             command,
             cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # atheris shows what escaped on the other
             text=True,
             errors="replace",
             env={**os.environ, "TMPDIR": str(scratch)},
         ) as process:
-            for line in process.stderr or ():
+            for line in process.stdout or ():
                 log.take(line)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -379,3 +379,14 @@ def test_an_asset_is_read_by_the_name_that_is_listed(tmp_path: Path) -> None:
     pack.add(ASSETS, build_assets(files), len(files))
     with gpack.open(write(tmp_path / "m.gpack", pack)) as opened:
         assert {name: bytes(opened.asset(name)) for name in opened.assets()} == files
+
+
+@pytest.mark.parametrize("key", ["tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"])
+@pytest.mark.parametrize("count", [2**53, 2**63 + 3, 2**64 - 1])
+def test_a_row_that_is_rejected_is_not_read_for_the_vocabulary(tmp_path: Path, key: str, count: int) -> None:
+    """Found by fuzzing: what the check of the row had rejected was decoded again, to compare it with TokenizerBin."""
+    pack = Parts.parse(packs.everything())
+    pack.set_row(KV, key, flags=0, count=count)
+    counts = gpack.verify(write(tmp_path / "m.gpack", pack)).report.counts
+    assert "internal" not in counts
+    assert "field.range" in counts

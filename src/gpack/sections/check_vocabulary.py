@@ -31,6 +31,8 @@ def check_vocabulary(context: Context, checked: CheckedTable) -> None:
     broken = context.report.counts
     if any(rule.startswith("tokenizer.") or rule in _BEFORE for rule in broken):
         return  # reported where it is wrong
+    if any(rows[key] in checked.broken for key in (*_KEYS, *_TEXTS) if key in rows):
+        return  # likewise: how to read the row is not known
     held = context.tokenizer
     if held is None and (context.structure.find(SectionKind.TOKENIZER_BIN) or tokenizer.TOKENS not in rows):
         return
