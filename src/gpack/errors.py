@@ -46,6 +46,7 @@ CODES = {
     "serve.busy": "too many requests wait already",
     "serve.closing": "the server is shutting down",
     "serve.extra": "serving needs packages that are not installed",
+    "serve.bias": "the biases of a request leave no token that may come next",
     "serve.grammar": "what an answer is to look like cannot be compiled",
     "serve.timeout": "an answer took longer than requests may take",
     "conformance.recipe": "a recipe of a vector is damaged, or asks for what it cannot give",

@@ -28,6 +28,8 @@ COMMANDS = {
     "pack-experts": "turn a pack with external experts into one with everything inside",
     "export": "write the GGUF that a pack was made from",
     "run": "let a model answer: one prompt, or a conversation",
+    "bench": "measure how fast models run on this machine",
+    "perplexity": "measure how well a model foretells a text",
     "serve": "let models answer many clients at once, over HTTP",
     "tokenize": "show a text as the tokens of a model",
     "detokenize": "show the text of token ids",

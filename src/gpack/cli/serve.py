@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import errors
 from .loading import add_loading, load, number_of_bytes
 from .run import draft_argument
+from .running import add_engine_arguments
 from .speaking import Remarks, remark
 
 if TYPE_CHECKING:
@@ -76,21 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--log-requests", action="store_true", help="log each request, without its texts, on stderr")
     engine = parser.add_argument_group("engine")
-    engine.add_argument("--threads", type=int, metavar="N", help="threads (default: the cores that may be used)")
-    engine.add_argument(
-        "--cache-type",
-        choices=("F32", "F16", "Q8_0"),
-        type=str.upper,
-        default="F16",
-        help="type of keys and values (default F16)",
-    )
-    engine.add_argument(
-        "--compute",
-        choices=("int8", "f32"),
-        default="int8",
-        help="what activations become beside quantised weights (default int8)",
-    )
-    engine.add_argument("--cpu", metavar="NAME", help="kernels: vnni, avx2, portable (default: the best)")
+    add_engine_arguments(engine)
     engine.add_argument(
         "--draft", type=draft_argument, default="auto", metavar="N", help="guesses where a text is alone (default auto)"
     )

@@ -84,7 +84,7 @@ class LoadedModel:
         self.pack = source if isinstance(source, Pack) else None
         self._source = source
         self.fallback: GpackError | None = None
-        self.tensors: Mapping[str, Any] = {}
+        self.tensors: TensorMap = TensorMap({}, io="read")
         self.experts: FileExpertSource | None = None
         self.ple: PleTable | None = None
         self.pages_experts = False

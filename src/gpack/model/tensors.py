@@ -61,6 +61,10 @@ class TensorMap(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._located
 
+    def shapes(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Types (ggml's numbers) and extents (contiguous axis first) of all tensors; nothing is read."""
+        return [(tensor.ggml_type, tuple(tensor.dims)) for tensor in self._located.values()]
+
     def __getitem__(self, name: str) -> Tensor:
         """The tensor, read-only.
 

@@ -122,7 +122,7 @@ class Served:
         self.fingerprint = _fingerprint(model, settings)
         self.grammars = Grammars(model.tokenizer, self.ends, self.engine.n_vocab)
         self.nbytes = os.path.getsize(model.path)
-        self.weights = Counter(GgmlType.NAMES[tensor.ggml_type] for tensor in model.tensors.values())
+        self.weights = Counter(GgmlType.NAMES[ggml_type] for ggml_type, _ in model.tensors.shapes())
 
     def chat(
         self,
