@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := .demo
-SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml
+SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml --schema schema/prompt_cache.yaml
 
 .PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format wheels soak fuzz fuzz-smoke bench ci clean
 .DEFAULT_GOAL := help

@@ -75,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--memory-budget", type=number_of_bytes, metavar="BYTES", help="of loaded models' files (default: no limit)"
     )
+    what.add_argument(
+        "--cache-dir", metavar="DIR", help="keep what was read of prompts there, from one run to the next"
+    )
     what.add_argument("--log-requests", action="store_true", help="log each request, without its texts, on stderr")
     engine = parser.add_argument_group("engine")
     add_engine_arguments(engine)
@@ -111,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
         draft=args.draft,
         state_bytes=args.state_budget,
         timeout=args.timeout,
+        cache_dir=args.cache_dir,
     )
     limits = Limits(args.max_body, _key(args), tuple(args.cors_origin), args.idle, args.finish, logs=args.log_requests)
     listener = _listen(args)

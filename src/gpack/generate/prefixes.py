@@ -85,6 +85,11 @@ class PrefixStore:
             found = self._kept[best[1]] = self._kept.pop(best[1])
             return found, best[0]
 
+    def states(self) -> list[Kept]:
+        """All of them, the one that was used last at the end."""
+        with self._lock:
+            return list(self._kept.values())
+
     def forget(self) -> bool:
         """Forgets the state that was not used for the longest time; False where there is none."""
         with self._lock:

@@ -164,8 +164,12 @@ class Scheduler:
             job.is_cancelled = True
             self._changed.notify()
 
-    def close(self) -> int:
-        """Takes no more texts, and cuts those that there are, whose clients are told; how many were cut."""
+    def close(self, keep: Callable[[PrefixStore], None] | None = None) -> int:
+        """Takes no more texts, and cuts those that there are, whose clients are told; how many were cut.
+
+        Args:
+            keep: Gets what is kept of prompts when nothing runs any more, before it is forgotten.
+        """
         with self._changed:
             self._is_closing = True
             cut = [job for job in (*self._waiting, *self._admitted) if not job.is_cancelled]
@@ -173,6 +177,8 @@ class Scheduler:
                 job.is_cut = True
             self._changed.notify()
         self._thread.join()
+        if keep is not None:
+            keep(self.prefixes)
         self.prefixes.clear()
         return len(cut)
 

@@ -26,6 +26,7 @@ from ..generated.constants import GgmlType
 from ..tokenizer.chat import special_tokens
 from .grammar import Grammars
 from .job import Event, Job
+from .kept import KeptPrompts
 from .markup import Style, open_reasoning
 from .scheduler import Call, Scheduler
 
@@ -42,6 +43,7 @@ class Settings:
         draft: Tokens that are guessed where a text is alone.
         state_bytes: Most bytes of the states of all texts; None: half of the memory that is free.
         timeout: Seconds that a request may take.
+        cache_dir: Folder that keeps the states of prompts from one run to the next; None: they are not kept.
     """
 
     parallel: int = 16
@@ -54,6 +56,7 @@ class Settings:
     draft: Draft = "auto"
     state_bytes: int | None = None
     timeout: float = 600.0
+    cache_dir: str | None = None
 
 
 _EMBEDDED_ROWS = 64  # of a step, so that running texts do not wait
@@ -102,7 +105,11 @@ class Served:
         self.engine = model.engine(
             threads=settings.threads, compute=settings.compute, cpu=settings.cpu, state_bytes=settings.state_bytes
         )
+        self.kept: KeptPrompts | None = None
         try:
+            if settings.cache_dir is not None:
+                compute, kind = str(settings.compute), settings.cache_type
+                self.kept = KeptPrompts(settings.cache_dir, model, self.engine, compute=compute, cache_type=kind)
             self.n_ctx = settings.n_ctx or min(self.engine.n_context, _MOST_CONTEXT)
             self.scheduler = Scheduler(
                 self.engine,
@@ -116,6 +123,8 @@ class Served:
         except BaseException:
             self.engine.close()
             raise
+        if self.kept is not None:
+            self.kept.load(self.scheduler.prefixes)
         self.ends = end_tokens(model.tokenizer, model.metadata.get)
         self.template = model.chat_template
         self.style = Style.of(None if self.template is None else self.template.source)
@@ -185,7 +194,7 @@ class Served:
 
     def close(self) -> int:
         """Ends texts, threads and the model; how many texts were cut."""
-        cut = self.scheduler.close()
+        cut = self.scheduler.close(self.kept.save if self.kept is not None else None)
         self.engine.close()
         self.model.close()
         return cut

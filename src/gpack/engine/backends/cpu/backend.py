@@ -81,6 +81,7 @@ class CpuBackend:
     Attributes:
         max_rows: Most rows of a step.
         cache_types: How keys and values can be kept.
+        variant: The name of the kernels.
     """
 
     dtype = np.float32
@@ -96,7 +97,8 @@ class CpuBackend:
         self.max_rows = batch
         check_compute(compute)
         self._compute = compute
-        self._kernels = kernels_of(choose(cpu).name)
+        self.variant = choose(cpu).name
+        self._kernels = kernels_of(self.variant)
         self._team = Team(self._kernels, count_threads(threads))
         # Threads end with the backend where nobody closed it; when Python ends, they stop without being waited for.
         weakref.finalize(self, self._team.close).atexit = False
