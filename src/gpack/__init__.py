@@ -16,6 +16,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .arrays import save_file
     from .compare import diff
     from .container.reader import Container
     from .container.writer import GPackBuilder
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .convert.gguf import convert_gguf
     from .errors import GpackError
     from .pack import Pack, open  # noqa: A004 - gpack.open
+    from .safe import safe_open
     from .sections.verify import verify
     from .tensor import Tensor
 
@@ -41,6 +43,8 @@ __all__ = [
     "export_gguf",
     "open",
     "pack_experts",
+    "safe_open",
+    "save_file",
     "verify",
 ]
 
@@ -56,6 +60,8 @@ _HOMES = {
     "export_gguf": "convert.export",
     "open": "pack",
     "pack_experts": "convert.embed",
+    "safe_open": "safe",
+    "save_file": "arrays",
     "verify": "sections.verify",
 }
 

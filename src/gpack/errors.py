@@ -54,6 +54,8 @@ CODES = {
     "conformance.known_failures": "a list of known failures is damaged",
     "conformance.result": "a file is no result of a conformance run",
     "conformance.vectors": "the vectors are not where they should be, or their index is damaged",
+    "convert.dtype": "an array has a type that packs lack",
+    "torch.library": "torch is not installed",
     "chunks.library": "digests of chunks by BLAKE3 need the package blake3, which is not installed",
     "chunks.none": "the pack has no digests of chunks",
     "parity.library": "making parity needs the package pyeclib, which is not installed",

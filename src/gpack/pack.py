@@ -6,6 +6,7 @@ Opening needs the lighter half of the standard library; numpy is imported when t
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from . import errors
 from .container.place import Place
@@ -54,7 +55,7 @@ def open(  # noqa: A001 - gpack.open
     return Pack(Container.open(path, verify_all_hashes=verify_all_hashes, io=io), expert_dir=expert_dir, io=io)
 
 
-class Pack:
+class Pack(Mapping["str", "Tensor"]):
     """An open pack: a mapping of tensor names to zero-copy arrays. Use it as a context manager, or call `close`.
 
     Tensors of external experts are arrays over the mapped shard.
@@ -103,6 +104,9 @@ class Pack:
     def __deepcopy__(self, memo: object) -> Pack:
         return self.__copy__()
 
+    # Two packs are equal where they are one: comparing their bytes is for `gpack.diff`.
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
     def __repr__(self) -> str:
         return f"<gpack.Pack {self.container.path!r}{' (closed)' if self.container.closed else ''}>"
 
@@ -110,14 +114,11 @@ class Pack:
         return len(self.tensors)
 
     def __iter__(self) -> Iterator[str]:
+        """Names of all tensors, sorted by their bytes."""
         return (self.tensors.text(row, "name") for row in self.tensors)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.tensors.find(name.encode("utf-8", "surrogatepass")) is not None
-
-    def keys(self) -> Iterator[str]:
-        """Names of all tensors, sorted by their bytes."""
-        return iter(self)
 
     def info(self, name: str) -> TensorIndexRowV1:
         """The tensor's row in TensorIndexBin.
@@ -370,7 +371,7 @@ def _opened_again(container: Container, expert_dir: str | None, io: str) -> Pack
     return Pack(container, expert_dir=expert_dir, io=io)
 
 
-class Metadata:
+class Metadata(Mapping["str", "Any"]):
     """A pack's metadata: `pack.metadata["general.architecture"]`; values are decoded when they are asked for."""
 
     def __init__(self, pack: Pack) -> None:
@@ -386,11 +387,8 @@ class Metadata:
         return len(self.table)
 
     def __iter__(self) -> Iterator[str]:
-        return self.table.keys()
-
-    def keys(self) -> Iterator[str]:
         """The keys, in the order of the source."""
-        return iter(self)
+        return self.table.keys()
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.table.find(key) is not None
@@ -407,7 +405,3 @@ class Metadata:
         if row is None:
             raise errors.MissingError(f"there is no key {key!r}", code="pack.no_key", path=self._pack.container.path)
         return restore_value(self.table, row, lambda: self._pack.tokenizer_table).python()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default where there is no such key."""
-        return self[key] if key in self else default  # noqa: SIM401 - this is `get`
