@@ -1,0 +1,1 @@
+"""NVIDIA's devices as a backend: kernels that were compiled to PTX beforehand, launched through the driver."""
