@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import exhaustive
 import pytest
+
+# Kernels for devices run in numba-cuda's simulator, where that is installed; numba reads this when it is imported.
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
 
 def pytest_configure() -> None:
