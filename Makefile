@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := .demo
 SCHEMAS := --schema schema/gpack.yaml --schema schema/gguf.yaml --schema schema/safetensors.yaml --schema schema/prompt_cache.yaml
 
-.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check lint types format wheels soak fuzz fuzz-smoke bench ci clean
+.PHONY: help demo locked lock audit test test-rest test-all codegen codegen-check kernels kernels-report test-cuda lint types format wheels soak fuzz fuzz-smoke bench ci clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -66,6 +66,16 @@ codegen-check: $(VENV)/.installed  ## fail where generated files differ from the
 	$(BIN)/python -m codegen $(SCHEMAS) --check
 	$(BIN)/python -m codegen.vectors --check
 	$(BIN)/python -m codegen.sbom --check
+	$(BIN)/python -m codegen.cuda_kernels --check
+
+kernels: $(VENV)/.installed  ## compile the kernels of the CUDA backend to PTX; no device is needed
+	$(BIN)/python -m codegen.cuda_kernels
+
+kernels-report: $(VENV)/.installed  ## registers, spills and instructions of the CUDA kernels for each architecture
+	$(BIN)/python -m codegen.cuda_report
+
+test-cuda: $(VENV)/.installed  ## all tests of the CUDA backend, in the simulator: some minutes
+	GPACK_EXHAUSTIVE=1 $(PYTEST) tests/cuda
 
 lint: $(VENV)/.installed  ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine.products import random_rows, values_of
 
 from gpack.engine.backends.cpu.kernels import BLOCK_TYPES
 from gpack.engine.backends.cuda.kernels.table_layout import TABLE_WORDS, tables
-from tests.cuda.simulated import needs_simulator
-from tests.engine.products import random_rows, values_of
+
+from .simulated import needs_simulator
 
 pytestmark = needs_simulator
 

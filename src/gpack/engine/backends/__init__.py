@@ -9,7 +9,7 @@ from .base import Backend
 
 Compute = Literal["int8", "f32"]
 COMPUTE: tuple[Compute, ...] = ("int8", "f32")
-DEVICES = ("cpu", "reference")
+DEVICES = ("cpu", "cuda", "cuda:N", "reference")
 
 
 def check_compute(compute: str) -> None:
@@ -36,6 +36,11 @@ def make_backend(device: str, *, threads: int | None, compute: Compute, batch: i
         from .reference import ReferenceBackend
 
         return ReferenceBackend(compute=compute, batch=batch)
+    if device.partition(":")[0] == "cuda":
+        from .cuda import devices
+        from .cuda.backend import CudaBackend
+
+        return CudaBackend(devices.open_driver(devices.number_of(device)), compute=compute, batch=batch)
     raise UsageError(f"there is no device {device!r}", code="usage", field="device", hint=", ".join(DEVICES))
 
 

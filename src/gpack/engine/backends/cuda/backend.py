@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...graph import operations as op
 from ...graph.graph import Graph
 from ...graph.rope import Rope
 from ...graph.states import StateId
@@ -17,13 +16,13 @@ from ...options import MOST_OPEN
 from .. import Compute, check_compute
 from ..base import Layout, Memory, Segment, StateGroups, Step, StepOutput
 from .driver import Driver
+from .kernels.table_layout import tables
 from .launches import Launch, run
 from .layout import CACHE_TYPES
 from .lowering import Lowering, Place, based, weights_of
 from .residency import Residency
 from .states import KeptLayout, KeyValueLayout, RecurrentLayout
 from .step import StepMemory
-from .kernels.table_layout import tables
 
 _LOGIT_BYTES = 32 << 20  # most bytes of logits that are worked out together
 
@@ -160,7 +159,6 @@ class CudaBackend:
         values = self.driver.allocate(made.places.end)
         (result,) = body.results
         hidden = _address(made.at(result), values)
-        given = next((made.at(it.output) for it in body.operations if isinstance(it, op.Given)), None)
         last = self._lowering(step, groups, cache_types, head_rows, "wanted")
         last.outer[result] = hidden
         last.lower(head)
@@ -173,7 +171,7 @@ class CudaBackend:
             hidden=hidden,
             logits=_address(last.at(head.results[0]), more),
             wanted=self.driver.allocate(4 * self.max_rows),
-            given=0 if given is None else _address(given, values),
+            given=0 if made.given is None else _address(made.given, values),
             n_embd=result.width,
             n_vocab=n_vocab,
             head_rows=head_rows,
@@ -262,5 +260,3 @@ def _typed(segments: Sequence[Segment], cache_types: Sequence[str]) -> dict[str,
         found[f"rows_{cache_type}"] = sum(segment.count for segment in of_type)
         found[f"first_{cache_type}"] = of_type[0].first_row if of_type else 0
     return found
-
-

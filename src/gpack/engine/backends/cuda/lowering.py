@@ -77,6 +77,8 @@ class Lowering:
         count: What a step calls the number of its rows.
         outer: Addresses of values of another graph.
         angles: Gives the name by which a step calls a rotation's table.
+        kept: How the rows of open chunks are kept; None where nothing is.
+        given: Where rows go that steps bring; None where no operation asks for them.
     """
 
     weights: Residency
@@ -92,6 +94,7 @@ class Lowering:
     places: Places = field(default_factory=Places)
     launches: list[Launch] = field(default_factory=list)
     kept: KeptLayout | None = None
+    given: Number | None = None
     _kept_column: int = 0
 
     def lower(self, graph: Graph) -> None:
@@ -190,7 +193,7 @@ class Lowering:
         self._each("pick_rows", it.x.width, self.at(it.x), Late("wanted_at"), it.x.width, out)
 
     def _given(self, it: op.Given) -> None:
-        self._take(it.output)
+        self.given = self._take(it.output)
 
     def _concat(self, it: op.Concat) -> None:
         args = (self.at(it.x), it.x.width, self.at(it.y), it.y.width)
@@ -249,8 +252,9 @@ class Lowering:
         blocks, threads = -(-matrix.n_out // at_once), at_once << shift
         count = self._times(x.per_token)
         head: tuple[Number, ...]
+        tail: tuple[Number, ...] = ()
         if name in PLAIN_TYPES:
-            head, tail = (w, matrix.n_out, matrix.n_in, shift, self.at(x)), ()
+            head = (w, matrix.n_out, matrix.n_in, shift, self.at(x))
         elif not self.round_activations:
             raise unsupported(f"compute f32 with tensor {matrix.name} of type {name}", matrix.name)
         else:
@@ -318,7 +322,7 @@ class Lowering:
         if dim > MOST_HEAD_DIM:
             raise unsupported(f"a head of {dim} elements")
         threads = 1
-        while 2 * threads <= min(dim, 64):
+        while 8 * threads <= min(dim, 256):
             threads *= 2
         table = Late(self.angles(rope))
 
@@ -402,10 +406,7 @@ def based(launches: Sequence[Launch], base: int) -> list[Launch]:
     """The launches with addresses in place of places."""
     return [
         Launch(
-            each.kernel,
-            each.grid,
-            each.threads,
-            tuple(int(n) + base if isinstance(n, Place) else n for n in each.args),
+            each.kernel, each.grid, each.threads, tuple(int(n) + base if isinstance(n, Place) else n for n in each.args)
         )
         for each in launches
     ]

@@ -24,6 +24,25 @@ def _host(octets: _Octets) -> int:
     return int(octets.ctypes.data)
 
 
+def allocate(driver: Driver, nbytes: int, what: str) -> int:
+    """Device memory for what would not fit otherwise.
+
+    Raises:
+        UsageError: `cuda.memory`: there is not enough; needed and free bytes are told.
+    """
+    free = driver.free_bytes()
+    try:
+        if nbytes > free:
+            raise MemoryError
+        return driver.allocate(nbytes)
+    except MemoryError as error:
+        raise UsageError(
+            f"{what} need {nbytes} bytes of device memory, of which {free} are free",
+            code="cuda.memory",
+            hint="another device, a smaller model, or --device cpu",
+        ) from error
+
+
 class Residency:
     """Weights by where they lie in the host's memory: what is part of a tensor that is there, is there too."""
 
@@ -52,23 +71,15 @@ class Residency:
             pieces = list(_pieces(item))
             if item.name not in self._apart and item.name not in missing and self._find(pieces) is None:
                 missing[item.name] = pieces
-        if not missing:
-            return
+        if missing:
+            self._bring(missing)
+
+    def _bring(self, missing: dict[str, list[_Octets]]) -> None:
         places, end = {}, 0
         for name, pieces in missing.items():
             places[name] = end
             end += -(-sum(map(len, pieces)) // ALIGNMENT) * ALIGNMENT
-        free = self._driver.free_bytes()
-        try:
-            if end > free:
-                raise MemoryError
-            base = self._driver.allocate(end)
-        except MemoryError as error:
-            raise UsageError(
-                f"the model's weights need {end} bytes of device memory, of which {free} are free",
-                code="cuda.memory",
-                hint="another device, a smaller model, or --device cpu",
-            ) from error
+        base = allocate(self._driver, end, "the model's weights")
         try:
             for name, pieces in missing.items():
                 at = base + places[name]

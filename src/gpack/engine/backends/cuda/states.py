@@ -43,7 +43,10 @@ class KeyValueLayout:
         """
         if cache_type not in CACHE_TYPES:
             raise UsageError(
-                f"there is no cache of type {cache_type!r}", code="usage", field="cache_type", hint=", ".join(CACHE_TYPES)
+                f"there is no cache of type {cache_type!r}",
+                code="usage",
+                field="cache_type",
+                hint=", ".join(CACHE_TYPES),
             )
         offsets, end = [], 0
         for state in states:

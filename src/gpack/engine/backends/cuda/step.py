@@ -44,7 +44,12 @@ class StepMemory:
             rows[1, of] = np.arange(item.position, item.position + item.count)
             rows[2, of] = number
             words[number, :SEGMENT_TABLES] = (
-                item.first_row, item.count, item.position, item.read, item.write, item.keep,
+                item.first_row,
+                item.count,
+                item.position,
+                item.read,
+                item.write,
+                item.keep,
             )
             for group, ids in enumerate(item.tables):
                 words[number, SEGMENT_TABLES + group] = end

@@ -54,10 +54,12 @@ def _attend(read: Callable[..., Any]) -> Callable[..., None]:
         begin = np.int64(0)
         if window > 0 and position >= window:
             begin = position - window + 1
-        largest, total = np.float32(0), np.float32(0)
+        largest: Any = np.float32(0)
+        total = np.float32(0)
         for number in range(begin // BLOCK_POSITIONS, position // BLOCK_POSITIONS + 1):
             first = number * BLOCK_POSITIONS
-            low, high = max(begin - first, 0), min(position - first + 1, BLOCK_POSITIONS)
+            low: Any = max(begin - first, 0)
+            high: Any = min(position - first + 1, BLOCK_POSITIONS)
             keys = tables[table + number] // unit_bytes + offset
             cuda.syncthreads()
             for j in range(low + t, high, threads):
@@ -67,15 +69,14 @@ def _attend(read: Callable[..., Any]) -> Callable[..., None]:
                     product += query[i] * read(pool, place, i)
                 scores[j] = product * scale
             cuda.syncthreads()
-            top = scores[low]
+            top: Any = scores[low]
             for j in range(low + 1, high):
                 # Written so that what is not a number wins.
                 if not scores[j] <= top:
                     top = scores[j]
             faded = np.float32(0)
             if first > begin or low < begin - first:
-                if largest > top:
-                    top = largest
+                top = max(top, largest)
                 faded = np.float32(math.exp(largest - top))
             largest = top
             cuda.syncthreads()
@@ -98,7 +99,6 @@ def _attend(read: Callable[..., Any]) -> Callable[..., None]:
 
 
 for _name, (_read, _, _unit) in KINDS.items():
-    kernel(
-        f"attend_{_name}",
-        f"f32* i32 i32 i32* i32* i64* i32 i32 i64* {_unit}* i32 i32 i32 i32 f32 i32 f32*",
-    )(_attend(_read))
+    kernel(f"attend_{_name}", f"f32* i32 i32 i32* i32* i64* i32 i32 i64* {_unit}* i32 i32 i32 i32 f32 i32 f32*")(
+        _attend(_read)
+    )

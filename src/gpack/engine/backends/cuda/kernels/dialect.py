@@ -13,19 +13,15 @@ from typing import Any
 import numpy as np
 from numba import types
 
+__all__ = ["IS_PTX", "KERNELS", "NUMPY", "Kernel", "device", "dot4", "float_bits", "from_half", "kernel", "to_half"]
+
 # Chosen by the process that compiles kernels, before it imports this module.
 IS_PTX = os.environ.get("GPACK_KERNEL_DIALECT") == "ptx"
 
 KERNELS: dict[str, Kernel] = {}
 
 # Parameters: a kernel's signature is a line of these words. A star marks a pointer.
-NUMPY: dict[str, Any] = {
-    "u8": np.uint8,
-    "u16": np.uint16,
-    "i32": np.int32,
-    "i64": np.int64,
-    "f32": np.float32,
-}
+NUMPY: dict[str, Any] = {"u8": np.uint8, "u16": np.uint16, "i32": np.int32, "i64": np.int64, "f32": np.float32}
 _HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
@@ -45,7 +41,9 @@ class Kernel:
     most_threads: int
 
 
-def kernel(name: str, signature: str, *, most_threads: int = 128) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def kernel(
+    name: str, signature: str, *, most_threads: int = 128
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Notes a function as a kernel."""
 
     def note(function: Callable[..., None]) -> Callable[..., None]:
@@ -90,5 +88,7 @@ else:
 
 def numba_type(word: str) -> Any:
     """A word of a signature as numba has it."""
-    scalar = getattr(types, {"u8": "uint8", "u16": "uint16", "i32": "int32", "i64": "int64", "f32": "float32"}[word.rstrip("*")])
+    scalar = getattr(
+        types, {"u8": "uint8", "u16": "uint16", "i32": "int32", "i64": "int64", "f32": "float32"}[word.rstrip("*")]
+    )
     return types.CPointer(scalar) if word.endswith("*") else scalar

@@ -203,21 +203,7 @@ def _keep_heads(write: Callable[..., None]) -> Callable[..., None]:
         row, h = first_row + cuda.blockIdx.x, cuda.blockIdx.y
         at = np.int64(row) * x_width + x_first + h * head_dim
         position = np.int64(positions[row])
-        turn(
-            x,
-            at,
-            head_dim,
-            weight,
-            has_norm,
-            epsilon,
-            angles,
-            n_rotated,
-            interleaved,
-            position,
-            values,
-            t,
-            threads,
-        )
+        turn(x, at, head_dim, weight, has_norm, epsilon, angles, n_rotated, interleaved, position, values, t, threads)
         block = block_address(positions, segment_of, segments, words, group, tables, row) // unit_bytes
         place = (position % BLOCK_POSITIONS) * cuda.gridDim.y + h
         write(pool, block + offset + place * head_units, values, head_dim, t, threads)

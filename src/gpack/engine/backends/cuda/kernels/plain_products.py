@@ -77,16 +77,7 @@ def _matmul(read: Callable[..., Any], columns: int) -> Callable[..., None]:
 
 def _expert_matmul(read: Callable[..., Any]) -> Callable[..., None]:
     def expert_matmul(
-        w: Any,
-        first_row: Any,
-        rows: Any,
-        n_out: Any,
-        n_in: Any,
-        shift: Any,
-        x: Any,
-        chosen: Any,
-        per_x: Any,
-        out: Any,
+        w: Any, first_row: Any, rows: Any, n_out: Any, n_in: Any, shift: Any, x: Any, chosen: Any, per_x: Any, out: Any
     ) -> None:
         """Each row of activations times the matrix of the expert that was chosen for it."""
         sums = cuda.shared.array(PRODUCT_THREADS, np.float32)

@@ -271,10 +271,10 @@ def put(out: Any, at: Any, codes: Any, scale: Any, minimum: Any) -> None:
 
 for _name, _form in FORMATS.items():
     for _columns in COLUMNS:
-        kernel(
-            f"matmul_{_name}_{_columns}", f"{_form.unit}* i32 i32 i32 i32* f32* i32 f32* i32 f32* i32*"
-        )(_matmul(_form, _columns))
-    kernel(
-        f"expert_matmul_{_name}", f"{_form.unit}* i32 i32 i32 i32 i32 i32* f32* i32* i32 f32* i32*"
-    )(_expert_matmul(_form))
+        kernel(f"matmul_{_name}_{_columns}", f"{_form.unit}* i32 i32 i32 i32* f32* i32 f32* i32 f32* i32*")(
+            _matmul(_form, _columns)
+        )
+    kernel(f"expert_matmul_{_name}", f"{_form.unit}* i32 i32 i32 i32 i32 i32* f32* i32* i32 f32* i32*")(
+        _expert_matmul(_form)
+    )
     kernel(f"embed_{_name}", f"{_form.unit}* i32 i32* i32 f32* i32*")(_embed(_form))

@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from ..layout import (
-    DELTA_THREADS,
-    MOST_HEAD_DIM,
-    SEGMENT_COUNT,
-    SEGMENT_KEEP,
-    SEGMENT_READ,
-    SEGMENT_ROW,
-    SEGMENT_WRITE,
-)
+from ..layout import DELTA_THREADS, MOST_HEAD_DIM, SEGMENT_COUNT, SEGMENT_KEEP, SEGMENT_READ, SEGMENT_ROW, SEGMENT_WRITE
 from .dialect import device, kernel
 from .rows import sigmoid
 

@@ -57,8 +57,7 @@ def route(scores: Any, n_expert: Any, n_used: Any, scale: Any, chosen: Any, weig
             weights[np.int64(row) * n_used + used] = share
             values[places[0]] = np.float32(-1)
     cuda.syncthreads()
-    if taken < np.float32(_LEAST_SUM):
-        taken = np.float32(_LEAST_SUM)
+    taken = max(taken, np.float32(_LEAST_SUM))
     if t == 0:
         for used in range(n_used):
             at = np.int64(row) * n_used + used

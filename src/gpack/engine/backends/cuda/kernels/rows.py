@@ -25,7 +25,7 @@ def sigmoid(x: Any) -> Any:
 
 @device
 def activate_one(x: Any, kind: Any) -> Any:
-    """silu, gelu in its form with tanh, or sigmoid."""  # noqa: D403
+    """silu, gelu in its form with tanh, or sigmoid."""
     if kind == GELU:
         inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
         return x * np.float32(0.5) * (np.float32(1) + np.float32(math.tanh(inner)))
