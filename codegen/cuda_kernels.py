@@ -90,14 +90,18 @@ def _tidy(ptx: str, name: str) -> str:
     return re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip() + "\n"
 
 
-def write() -> None:
-    """All PTX and the manifest; files of kernels that there are no more are removed."""
-    made = compile_all()
+def write(only: str) -> None:
+    """All PTX and the manifest; files of kernels that there are no more are removed.
+
+    Args:
+        only: Kernels whose names match this; of the others the PTX is taken as it is.
+    """
+    made = compile_all(only)
     PTX.mkdir(exist_ok=True)
-    for path in PTX.glob("*.ptx"):
+    for path in [] if only else PTX.glob("*.ptx"):
         if path.stem not in made:
             path.unlink()
-    kernels = {}
+    kernels: dict[str, Any] = json.loads(MANIFEST.read_text())["kernels"] if only else {}
     for name, (ptx, signature, most_threads) in made.items():
         (PTX / f"{name}.ptx").write_text(ptx)
         kernels[name] = {
@@ -105,7 +109,11 @@ def write() -> None:
             "most_threads": most_threads,
             "sha256": hashlib.sha256(ptx.encode()).hexdigest(),
         }
-    manifest = {"about": "Made by `make kernels`; do not edit.", "sources": sources_digest(), "kernels": kernels}
+    manifest = {
+        "about": "Made by `make kernels`; do not edit.",
+        "sources": sources_digest(),
+        "kernels": dict(sorted(kernels.items())),
+    }
     MANIFEST.write_text(json.dumps(manifest, indent=1) + "\n")
     print(f"{len(made)} kernels, {sum(len(ptx) for ptx, _, _ in made.values())} bytes of PTX")
 
@@ -130,9 +138,10 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="fail where PTX is not current; writes nothing")
+    parser.add_argument("--only", default="", metavar="REGEX", help="compile these; the others did not change")
     options = parser.parse_args()
     if not options.check:
-        write()
+        write(options.only)
         return 0
     problems = stale()
     for line in problems:

@@ -14,7 +14,8 @@ ROW_THREADS: Final = 128  # of a block that works element by element
 MOST_LANES: Final = 32  # that share a row of weights
 
 CACHE_TYPES: Final = ("F32", "F16", "Q8_0")
-BLOCK_POSITIONS: Final = 64
+BLOCK_SHIFT: Final = 6
+BLOCK_POSITIONS: Final = 1 << BLOCK_SHIFT
 MOST_HEAD_DIM: Final = 256
 MOST_EXPERTS: Final = 512
 

@@ -30,7 +30,7 @@ from .layout import (
     sum_threads,
 )
 from .residency import Residency
-from .states import UNIT_BYTES, KeptLayout, KeyValueLayout, RecurrentLayout, head_units
+from .states import UNIT_SHIFT, KeptLayout, KeyValueLayout, RecurrentLayout, head_units
 from .step import StepMemory
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "sigmoid": 2}
@@ -339,13 +339,23 @@ class Lowering:
         out = self._take(it.output)
         for cache_type in self.cache_types:
             offset, units = self._keys_of(it.state, group, cache_type), head_units(cache_type, dim)
-            pool = (0, UNIT_BYTES[cache_type])
+            pool = (0, UNIT_SHIFT[cache_type])
             rows, first = Late(f"rows_{cache_type}"), Late(f"first_{cache_type}")
             values_at = offset + 64 * kind.n_head_kv * units
             for part, norm, rotated, at in ((it.k, it.k_norm, rope.n_rotated, offset), (it.v, None, 0, values_at)):
                 args = (*turned(part, norm, rotated), *of_step, *pool, at, units, first)
                 self._launch(f"keep_heads_{cache_type}", (rows, kind.n_head_kv), threads, *args)
-            args = (queries, kind.n_head_kv, dim, self.step.positions, *of_step, *pool, offset, units)
+            args = (
+                queries,
+                kind.n_head_kv,
+                it.n_head // kind.n_head_kv,
+                dim,
+                self.step.positions,
+                *of_step,
+                *pool,
+                offset,
+                units,
+            )
             grid = (rows, it.n_head)
             self._launch(f"attend_{cache_type}", grid, threads, *args, kind.window, it.scale, first, out)
         self.places.give_back([("queries", it.output.number)])

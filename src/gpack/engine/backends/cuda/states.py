@@ -11,8 +11,9 @@ from ...graph.graph import Graph
 from ...graph.states import Convolution, DeltaMatrices, IndexedKeyValues, KeyValues, StateId
 from .layout import BLOCK_POSITIONS, CACHE_TYPES
 
-# Bytes of a unit of each type of cache, and units of each 32 elements of Q8_0: a scale and two codes to a unit.
-UNIT_BYTES = {"F32": 4, "F16": 2, "Q8_0": 2}
+# The logarithm of the bytes of a unit of each type of cache; and units of 32 elements of Q8_0: a scale, and words of
+# two codes each.
+UNIT_SHIFT = {"F32": 2, "F16": 1, "Q8_0": 1}
 _Q8_UNITS = 17
 
 
@@ -60,7 +61,7 @@ class KeyValueLayout:
     @property
     def nbytes(self) -> int:
         """Bytes of a block."""
-        return self.units * UNIT_BYTES[self.cache_type]
+        return self.units << UNIT_SHIFT[self.cache_type]
 
     def offset(self, state: StateId) -> int:
         """Where a state's keys begin."""

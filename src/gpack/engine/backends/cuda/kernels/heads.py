@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from ..layout import BLOCK_POSITIONS, MOST_HEAD_DIM, SEGMENT_TABLES
+from ..layout import BLOCK_POSITIONS, BLOCK_SHIFT, MOST_HEAD_DIM, SEGMENT_TABLES
 from .dialect import device, from_half, kernel, to_half
 
 
@@ -21,7 +21,7 @@ from .dialect import device, from_half, kernel, to_half
 def block_address(positions: Any, segment_of: Any, segments: Any, words: Any, group: Any, tables: Any, row: Any) -> Any:
     """The address of the block that a row's position is in."""
     table = segments[np.int64(segment_of[row]) * words + SEGMENT_TABLES + group]
-    return tables[table + positions[row] // BLOCK_POSITIONS]
+    return tables[table + (positions[row] >> BLOCK_SHIFT)]
 
 
 @device
@@ -192,7 +192,7 @@ def _keep_heads(write: Callable[..., None]) -> Callable[..., None]:
         group: Any,
         tables: Any,
         pool: Any,
-        unit_bytes: Any,
+        unit_shift: Any,
         offset: Any,
         head_units: Any,
         first_row: Any,
@@ -204,8 +204,8 @@ def _keep_heads(write: Callable[..., None]) -> Callable[..., None]:
         at = np.int64(row) * x_width + x_first + h * head_dim
         position = np.int64(positions[row])
         turn(x, at, head_dim, weight, has_norm, epsilon, angles, n_rotated, interleaved, position, values, t, threads)
-        block = block_address(positions, segment_of, segments, words, group, tables, row) // unit_bytes
-        place = (position % BLOCK_POSITIONS) * cuda.gridDim.y + h
+        block = block_address(positions, segment_of, segments, words, group, tables, row) >> unit_shift
+        place = (position & (BLOCK_POSITIONS - 1)) * cuda.gridDim.y + h
         write(pool, block + offset + place * head_units, values, head_dim, t, threads)
 
     return keep_heads
