@@ -23,6 +23,8 @@ COMMANDS = {
     "repair": "mend a damaged pack from another copy, its source, or parity",
     "seal": "add digests of chunks, and parity, to a pack",
     "sign": "sign a pack: who made it",
+    "split": "cut a pack into parts, for hosts that limit the size of files",
+    "join": "put the parts of a pack together",
     "inspect": "show what a pack or a GGUF holds",
     "diff": "show what differs between two packs",
     "pack-experts": "turn a pack with external experts into one with everything inside",

@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares."""
+    from ..container.reader import part_error
+
+    for path in (args.a, args.b):
+        if error := part_error(path):
+            raise error
     found = diff(args.a, args.b, compare_bytes=args.bytes, expert_dir=args.expert_dir)
     if args.json:
         print(json.dumps({"ok": True, **found.to_dict()}, indent=2))

@@ -135,7 +135,15 @@ def _print_object(value: dict[str, Any]) -> None:
 
 
 def _one(args: argparse.Namespace, path: str, trust: Trust | None) -> tuple[int, dict[str, Any]]:
-    """Checks a file; the exit code, and what --json prints."""
+    """Checks a file; the exit code, and what --json prints.
+
+    Raises:
+        GpackError: It cannot be checked.
+    """
+    from ..container.reader import part_error
+
+    if error := part_error(path):
+        raise error
     if args.against is not None:
         return _against(args, path)
     return _quick(path, as_json=args.json) if args.quick else _full(args, path, trust)

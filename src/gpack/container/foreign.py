@@ -11,6 +11,9 @@ _LOOKED_AT = 512
 _PART = re.compile(
     r"(?P<stem>.+)\.(?:part[-_]?[0-9]+(?:[-_]?of[-_]?[0-9]+)?|part[a-z]{2}|split-?[a-z0-9]+|[0-9]{3})", re.IGNORECASE
 )
+PART_OF_PACK = re.compile(
+    r"(?P<name>.+)\.part-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})"
+)  # as `guild split` names it
 _PAGES = (b"<!doctype html", b"<html", b"<?xml")
 _HINTS = {
     "pickle": "pickled tensors are programs, and are not read: get the safetensors of the model, or save it as such",
@@ -48,6 +51,8 @@ def foreign(path: str | os.PathLike[str]) -> tuple[str, str | None] | None:
     name = os.path.basename(os.fspath(path))
     if part := _PART.fullmatch(name):
         whole = part["stem"]
+        if PART_OF_PACK.fullmatch(name):
+            return f"it is one part of {whole}, which was cut up", f"put it together: guild join {name}"
         return f"it is one part of {whole}, which was cut up", f"join all parts in their order: cat {whole}.* > {whole}"
     return foreign_bytes(start, name)
 

@@ -92,7 +92,7 @@ class Container:
             check_digests(descriptor, structure, path, report)
         fault = report.first_error()
         if fault is not None:
-            raise fault.error(path, report.hint)
+            raise part_error(path) or fault.error(path, report.hint)
         if header is None or footer is None:
             raise errors.InternalError("a sound file without header or footer", code="internal", path=path)
         return cls(path, descriptor, header, footer, structure, io)
@@ -361,3 +361,13 @@ def hash_range(
     from .streaming import hash_streamed
 
     return hash_streamed(descriptor, offset, length, path, progress, watch)
+
+
+def part_error(path: str | os.PathLike[str]) -> errors.FormatError | None:
+    """That the file is a part of a pack, where its name says so."""
+    if ".part-" not in os.path.basename(os.fspath(path)):
+        return None
+    from .foreign import foreign
+
+    found = foreign(path)
+    return errors.FormatError(found[0], code="split.part", path=path, hint=found[1]) if found else None

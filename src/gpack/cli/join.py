@@ -1,0 +1,41 @@
+"""`guild join`: the parts of a pack become the pack again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from .. import errors
+from ..container.reader import Container
+from ..convert.parts import join
+from ..terminal import units
+from ..terminal.table import printable
+from .progress import Progress
+from .words import output_file
+
+DESCRIPTION = """\
+Put the parts of a pack (`guild split`) together: any part will do, the others lie beside it. The pack is written whole
+or not at all, byte for byte as it was, and its structure is checked; `guild verify` checks every byte."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("file", metavar="PART", help="any of the parts; they stay")
+    parser.add_argument(
+        "-o", "--output", type=output_file(".gpack"), metavar="FILE", help="the pack (default: the name that was cut)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Joins."""
+    with Progress("join", enabled=False if args.json else None) as bar:
+        made = join(args.file, args.output, progress=bar.update)
+    with Container.open(made) as container:
+        size, identity = container.file_size, container.footer.manifest_sha256.hex()
+    if args.json:
+        print(json.dumps({"ok": True, "output": str(made), "size": size, "manifest_sha256": identity}, indent=2))
+    else:
+        print(printable(f"{made}: {units.size(size)}"))
+        print(f"manifest sha256 {identity}")
+    return errors.EXIT_OK
