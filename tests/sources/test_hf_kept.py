@@ -207,22 +207,34 @@ def test_a_window_that_only_the_class_has(tmp_path: Path) -> None:
 # --- rotary embeddings ---
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+def test_a_parameter_of_yarn_without_a_translation(tmp_path: Path) -> None:
+    folder = qwen3_folder(tmp_path / "m", rope_parameters={**YARN, "llama_4_scaling_beta": 0.1})
+    reasons = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
+    assert any("rope_parameters.llama_4_scaling_beta is 0.1" in reason for reason in reasons)
+
+
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("extra", "attn_factor"),
     [
-        ({"mscale": 1.0, "mscale_all_dim": 1.0}, "rope_parameters.mscale is 1.0"),
-        ({"attention_factor": 1.2}, "rope_parameters.attention_factor is 1.2"),
-        ({"truncate": False}, "rope_parameters.truncate is False"),
-        ({"llama_4_scaling_beta": 0.1}, "rope_parameters.llama_4_scaling_beta is 0.1"),
+        ({}, None),
+        ({"mscale": 1.0}, None),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 0.878249),  # 1 / (1 + 0.1 ln 4)
+        ({"mscale": 0.707, "mscale_all_dim": 1.0}, 0.846919),  # (1 + 0.0707 ln 4) / (1 + 0.1 ln 4)²
+        ({"attention_factor": 1.2, "mscale": 3.0}, 1.053899),  # 1.2 / (1 + 0.1 ln 4)
+        ({"truncate": False}, None),
     ],
 )
-def test_parameters_of_yarn_without_a_translation(tmp_path: Path, extra: dict[str, Any], words: str) -> None:
-    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
-    folder = qwen3_folder(tmp_path / "m", rope_parameters={**yarn, **extra})
-    reasons = report(convert(folder, tmp_path / "m.gpack"))["import"]["reasons"]
-    assert any(words in reason for reason in reasons)
-    plain = qwen3_folder(tmp_path / "plain", rope_parameters={**yarn, "truncate": True})
-    assert "import" not in report(convert(plain, tmp_path / "plain.gpack"))
+def test_parameters_of_yarn_become_a_factor(tmp_path: Path, extra: dict[str, Any], attn_factor: float | None) -> None:
+    folder = qwen3_folder(tmp_path / "m", rope_parameters={**YARN, **extra})
+    assert "import" not in report(convert(folder, tmp_path / "m.gpack"))
+    with gpack.open(tmp_path / "m.gpack") as pack:
+        metadata = {key: pack.metadata[key] for key in pack.metadata if ".rope.scaling." in key}
+    made = metadata.get("qwen3.rope.scaling.attn_factor")
+    assert made == (None if attn_factor is None else pytest.approx(attn_factor, abs=2e-6))
+    assert metadata.get("qwen3.rope.scaling.gpack_truncate") == (False if extra.get("truncate") is False else None)
 
 
 # --- values that a translation would make infinite ---

@@ -252,6 +252,10 @@ def test_no_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "there is no tokenizer.json" in capsys.readouterr().out
 
 
+# What is computed from the configuration, or has no one name.
+_COMPUTED = ("rope_freqs", "rope_factors_long", "rope_factors_short", "attn_rot_embd", "ffn_gate_up_exps")
+
+
 def test_every_architecture_has_a_shape_for_every_tensor(tmp_path: Path) -> None:
     """By the `gguf` package's own lists: what it may hold in a layer is checked here, but for computed tables."""
     from gguf import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES
@@ -262,7 +266,7 @@ def test_every_architecture_has_a_shape_for_every_tensor(tmp_path: Path) -> None
     for architecture in ARCHITECTURES:
         for tensor in MODEL_TENSORS[MODEL_ARCH[architecture.constant]]:
             name = TENSOR_NAMES[tensor].replace("blk.{bid}.", "")
-            if name not in ("rope_freqs", "attn_rot_embd", "ffn_gate_up_exps"):
+            if name not in _COMPUTED:
                 assert name in known, f"{architecture.name}: {name}"
 
 

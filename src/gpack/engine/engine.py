@@ -87,7 +87,7 @@ class Engine:
         self._prepared = prepare(model)
         self._check_files = model.check_files
         self.n_vocab, self.n_embd = self._prepared.n_vocab, self._prepared.h.n_embd
-        self.n_context = self._prepared.h.n_context
+        self.n_context = min(self._prepared.h.n_context, self._prepared.h.most_context or MOST_TOKENS)
         self.batch = count_option(batch, "batch", DEFAULT_BATCH, MOST_TOKENS)
         budget = count_option(state_bytes, "state_bytes", max(half_of_free_memory(), 1), 1 << 62)
         self._turns = Turns()
@@ -136,7 +136,16 @@ class Engine:
             UsageError: An argument makes no sense; `io.memory`: the state of such a text is beyond the engine's budget.
         """
         self._open()
+        longest = self._prepared.h.most_context
         wanted = count_option(n_ctx, "n_ctx", min(self.n_context, DEFAULT_CONTEXT), MOST_TOKENS)
+        if longest and wanted > longest:
+            raise UsageError(
+                f"a context of {wanted} tokens: beyond {longest} this model scales positions or queries in a way that"
+                " is not supported",
+                code="engine.context",
+                field="n_ctx",
+                hint=f"an n_ctx of at most {longest}",
+            )
         layouts = self._layout(cache_type)
         if layouts.most_bytes(wanted) > self.pool.budget:
             raise UsageError(

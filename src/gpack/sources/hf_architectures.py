@@ -25,6 +25,13 @@ class Architecture:
         norms_heads: q and k of each head are normed.
         has_experts: Layers have routed experts.
         has_streams: The hidden state is several streams (see hf_streams).
+        norms_rows: q and k are normed as whole rows.
+        fuses_qkv: One matrix has the rows of q, k and v.
+        fuses_gate: One matrix, `ffn_up`, has the rows of gate, then those of up.
+        norms: The norms of a layer.
+        rotates_parts: A part of each head may be rotated.
+        has_biases: There may be biases in attention and the feed-forward network.
+        has_window: There is a key for a window of attention, in all layers.
     """
 
     name: str
@@ -36,6 +43,13 @@ class Architecture:
     norms_heads: bool = False
     has_experts: bool = False
     has_streams: bool = False
+    norms_rows: bool = False
+    fuses_qkv: bool = False
+    fuses_gate: bool = False
+    norms: tuple[str, ...] = ("attn_norm", "ffn_norm")
+    rotates_parts: bool = False
+    has_biases: bool = False
+    has_window: bool = False
 
     @property
     def constant(self) -> str:
@@ -49,6 +63,44 @@ ARCHITECTURES = (
         frozenset({"llama", "mistral"}),
         frozenset({"LlamaForCausalLM", "MistralForCausalLM"}),
         permutes_rope=True,
+        has_biases=True,
+    ),
+    Architecture(
+        "mistral3",
+        frozenset({"ministral3"}),
+        frozenset({"Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"}),
+        permutes_rope=True,
+    ),
+    Architecture(
+        "granite", frozenset({"granite"}), frozenset({"GraniteForCausalLM"}), permutes_rope=True, has_biases=True
+    ),
+    Architecture(
+        "smollm3", frozenset({"smollm3"}), frozenset({"SmolLM3ForCausalLM"}), permutes_rope=True, has_biases=True
+    ),
+    Architecture(
+        "olmo2",
+        frozenset({"olmo2"}),
+        frozenset({"Olmo2ForCausalLM"}),
+        norms_heads=True,
+        norms_rows=True,
+        norms=("post_attention_norm", "post_ffw_norm"),
+    ),
+    Architecture(
+        "phi3",
+        frozenset({"phi3"}),
+        frozenset({"Phi3ForCausalLM"}),
+        fuses_qkv=True,
+        fuses_gate=True,
+        rotates_parts=True,
+        has_window=True,
+    ),
+    Architecture(
+        "glm4",
+        frozenset({"glm4"}),
+        frozenset({"Glm4ForCausalLM"}),
+        fuses_gate=True,
+        norms=("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
+        rotates_parts=True,
     ),
     Architecture("qwen2", frozenset({"qwen2"}), frozenset({"Qwen2ForCausalLM"})),
     Architecture("qwen3", frozenset({"qwen3"}), frozenset({"Qwen3ForCausalLM"}), norms_heads=True),

@@ -28,8 +28,6 @@ _SAMPLING = {
     "temperature": ("general.sampling.temp", MetadataType.FLOAT32),
     "repetition_penalty": ("general.sampling.penalty_repeat", MetadataType.FLOAT32),
 }
-# Parameters of YaRN that scale attention or round frequencies.
-_YARN_LEFT = ("attention_factor", "mscale", "mscale_all_dim", "truncate")
 # GGUF's numbers of what most of a file's tensors are.
 FILE_TYPES = {
     GgmlType.F32: 0,
@@ -137,7 +135,9 @@ def _add_rope_scaling(metadata: MetadataBuilder, architecture: str, config: HfCo
     kind = config.rope.get("rope_type")
     # llama3 becomes the tensor rope_freqs; mrope is default with sections.
     if kind in (None, "default", "llama3", "mrope"):
-        return _unscaled(config, ())
+        return _unscaled(config)
+    if kind == "longrope" and architecture == "phi3":
+        return _unscaled(config)
     if kind not in ("linear", "yarn"):
         return [f"the rotary embedding is scaled by {shorten(kind)}, which has no translation"]
     prefix = f"{architecture}.rope.scaling"
@@ -148,33 +148,42 @@ def _add_rope_scaling(metadata: MetadataBuilder, architecture: str, config: HfCo
     metadata.text(f"{prefix}.type", str(kind))
     metadata.f32(f"{prefix}.factor", factor)
     if kind == "yarn":
-        _add_yarn(metadata, prefix, config)
-    return _unscaled(config, _YARN_LEFT if kind == "yarn" else ())
+        _add_yarn(metadata, prefix, config, factor)
+    return [] if architecture == "mistral3" else _unscaled(config)
 
 
-def _add_yarn(metadata: MetadataBuilder, prefix: str, config: HfConfig) -> None:
+def _add_yarn(metadata: MetadataBuilder, prefix: str, config: HfConfig, factor: float) -> None:
     original: Any = config.rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
     if _is_small(original):
         metadata.u32(f"{prefix}.original_context_length", original)
     else:
         config.refuse("rope_parameters.original_max_position_embeddings", f"it is {shorten(original)}")
-    names = {
-        "extrapolation_factor": "yarn_ext_factor",
-        "attention_factor": "yarn_attn_factor",
-        "beta_fast": "yarn_beta_fast",
-        "beta_slow": "yarn_beta_slow",
-    }
+    names = {"extrapolation_factor": "yarn_ext_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
     for name, key in names.items():
         value = config.rope_number(name)
         if value is not None:
             metadata.f32(f"{prefix}.{key}", value)
+    usual = _yarn_magnitude(factor, 1.0)
+    said, (scale, scale_all) = (
+        config.rope_number("attention_factor"),
+        (config.rope_number("mscale"), config.rope_number("mscale_all_dim")),
+    )
+    if said is None and scale and scale_all:
+        said = _yarn_magnitude(factor, scale) / _yarn_magnitude(factor, scale_all)
+    if said is not None and not math.isclose(said, usual, rel_tol=1e-7):
+        metadata.f32(f"{prefix}.attn_factor", said / (1 + 0.1 * math.log(factor)))
+    if config.rope.get("truncate") is False:
+        metadata.scalar(f"{prefix}.gpack_truncate", MetadataType.BOOL, False)
 
 
-def _unscaled(config: HfConfig, keys: Iterable[str]) -> list[str]:
+def _yarn_magnitude(factor: float, scale: float) -> float:
+    """What `transformers` multiplies cosines and sines by, for a factor of positions and a parameter `mscale`."""
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+def _unscaled(config: HfConfig) -> list[str]:
     """Parameters of the rotary embedding that change its values and have no translation."""
-    said = [key for key in (*keys, "llama_4_scaling_beta") if config.rope.get(key) is not None]
-    if "truncate" in said and config.rope["truncate"] is True:  # its default
-        said.remove("truncate")
+    said = [key for key in ("llama_4_scaling_beta",) if config.rope.get(key)]
     return [f"rope_parameters.{key} is {shorten(config.rope[key])}, which has no translation" for key in said]
 
 
@@ -185,9 +194,13 @@ def build_specific(metadata: MetadataBuilder, architecture: Architecture, config
         FormatError: `hf.config`: a value is missing or impossible.
     """
     prefix = architecture.name
-    if prefix == "llama":
-        metadata.u32("llama.vocab_size", config.need("vocab_size"))
-        metadata.u32("llama.rope.dimension_count", head_size(config))
+    if architecture.permutes_rope:
+        metadata.u32(f"{prefix}.vocab_size", config.need("vocab_size"))
+        metadata.u32(f"{prefix}.rope.dimension_count", head_size(config))
+    if architecture.rotates_parts:
+        part = config.rope_number("partial_rotary_factor")
+        metadata.u32(f"{prefix}.rope.dimension_count", int(head_size(config) * (1.0 if part is None else part)))
+    _add_own(metadata, prefix, config)
     for key, name in (
         ("expert_feed_forward_length", "moe_intermediate_size"),
         ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
@@ -199,6 +212,52 @@ def build_specific(metadata: MetadataBuilder, architecture: Architecture, config
         _add_linear(metadata, prefix, config, draft_layers)
     if draft_layers:
         metadata.u32(f"{prefix}.{NEXTN}", draft_layers)
+
+
+def _add_own(metadata: MetadataBuilder, prefix: str, config: HfConfig) -> None:
+    """Adds what one architecture alone has."""
+    if prefix == "granite":
+        for key, name in _GRANITE.items():
+            value = config.number(name)
+            metadata.f32(f"granite.{key}", 1.0 if value is None else value)
+    if prefix == "phi3":
+        window = config.count("sliding_window")
+        if window:
+            metadata.u32("phi3.attention.sliding_window", window)
+        if config.rope.get("rope_type") == "longrope":
+            original = original_length(config)
+            metadata.u32("phi3.rope.scaling.original_context_length", original)
+            metadata.f32("phi3.rope.scaling.attn_factor", _long_magnitude(config, original))
+    beta = config.rope_number("llama_4_scaling_beta") if prefix == "mistral3" else None
+    if beta:
+        metadata.f32("mistral3.attention.temperature_scale", beta)
+
+
+_GRANITE = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+
+
+def original_length(config: HfConfig) -> int:
+    """Positions that a model with scaled positions was first trained on.
+
+    Raises:
+        FormatError: `hf.config`.
+    """
+    said = config.rope.get("original_max_position_embeddings")
+    return said if _is_small(said) and said else config.need("original_max_position_embeddings")
+
+
+def _long_magnitude(config: HfConfig, original: int) -> float:
+    """What LongRoPE multiplies cosines and sines by."""
+    said = config.rope_number("attention_factor")
+    if said is not None:
+        return said
+    factor = config.rope_number("factor") or config.need("max_position_embeddings") / original
+    return 1.0 if factor <= 1 or original <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
 
 
 def _add_linear(metadata: MetadataBuilder, prefix: str, config: HfConfig, draft_layers: int) -> None:

@@ -19,7 +19,7 @@ from .hf_settings import check_values, untranslated
 from .hf_shapes import Shapes, missing_tensors
 from .hf_tensor import HfTensor
 from .hf_towers import Draft, Sorted, find_draft, sort_tensors
-from .hf_translate import Translator, copy_of, rope_frequencies
+from .hf_translate import Translator, copy_of, long_rope_factors, rope_frequencies
 from .metadata_build import MetadataBuilder
 from .safetensors import StoredTensor
 
@@ -92,7 +92,11 @@ def _translate(
     translator = Translator(architecture, config, draft, len(parts.text))
     translator.translate(parts.text)
     frequencies = rope_frequencies(config, hf_metadata.head_size(config))
-    made = [*([frequencies] if frequencies else []), *translator.tensors]
+    computed = [
+        *([frequencies] if frequencies else []),
+        *long_rope_factors(architecture, config, hf_metadata.head_size(config)),
+    ]
+    made = [*computed, *translator.tensors]
     made += [copy_of(tensor) for tensor in translator.unknown]
     reasons = class_reasons(architecture, config) + _check(translator, architecture, made, config)
     made, wide = keep_wide(made)

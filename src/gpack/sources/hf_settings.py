@@ -63,7 +63,7 @@ def untranslated(architecture: Architecture, config: HfConfig, names: Iterable[s
     """
     reasons = [*_packing(config), *_attention(architecture, config), *_feed_forward(architecture, config)]
     factor = config.rope_number("partial_rotary_factor")
-    if factor not in (None, 1.0) and not architecture.is_linear:
+    if factor not in (None, 1.0) and not (architecture.is_linear or architecture.rotates_parts):
         reasons.append(f"partial_rotary_factor is {factor}: {architecture.name} rotates whole heads")
     allowed = {f"{name}.bias" for name in (*biased(architecture, config), "ssm_dt")}
     biases = [name for name in names if name.endswith(".bias") and name.split(".", 2)[-1] not in allowed]
@@ -82,9 +82,9 @@ def _packing(config: HfConfig) -> Iterator[str]:
 
 def _attention(architecture: Architecture, config: HfConfig) -> Iterator[str]:
     values, name = config.values, architecture.name
-    if values.get("attention_bias") is True and name not in ("llama", "qwen2"):
+    if values.get("attention_bias") is True and not architecture.has_biases and name not in ("qwen2", "glm4"):
         yield f"attention_bias is true: {name} has no biases in attention"
-    if values.get("mlp_bias") is True and name != "llama":
+    if values.get("mlp_bias") is True and not architecture.has_biases:
         yield f"mlp_bias is true: {name} has no biases in its feed-forward layers"
     if architecture.is_linear and not has_output_gate(architecture, config):
         yield f"attn_output_gate is false: {name} gates the output of attention"
@@ -93,13 +93,25 @@ def _attention(architecture: Architecture, config: HfConfig) -> Iterator[str]:
         yield f"rms_norm_eps is {epsilon:g}: {name} takes it for heads of delta nets too, its makers {_UNIT_EPSILON:g}"
     if architecture.has_streams:
         yield from stream_reasons(config)
+    if name == "smollm3" and (said := _rotates_otherwise(config)):
+        yield said
     window = _window(config)
-    if window is not None:
+    if window is not None and not architecture.has_window:
         yield f"attention slides over a window of {window} tokens, which {name} has no key for"
     if not architecture.is_linear:
         kinds = set(config.strings("layer_types") or ()) - {"full_attention", "sliding_attention"}
         if kinds:
             yield f"layer_types names {shorten(min(kinds))}, which {name} has not"
+
+
+def _rotates_otherwise(config: HfConfig) -> str | None:
+    """Why the layers that rotate nothing are not every fourth, as GGUF's smollm3 has it; None where they are."""
+    layers, listed = config.need("num_hidden_layers"), config.values.get("no_rope_layers")
+    if listed is not None:
+        usual = [int((number + 1) % 4 != 0) for number in range(layers)]
+        return None if listed == usual else "no_rope_layers names other layers than every fourth, as smollm3 has it"
+    interval = config.count("no_rope_layer_interval")
+    return None if interval in (None, 4) else f"no_rope_layer_interval is {interval}: that of smollm3 is 4"
 
 
 def _window(config: HfConfig) -> int | None:

@@ -36,6 +36,7 @@ _FACTORS: dict[str, tuple[str | int, ...]] = {
     "key": (_KV, _HEAD),
     "head": (_HEAD,),
     "inner": ("intermediate_size",),
+    "two inners": (2, "intermediate_size"),
     "experts": (_EXPERTS,),
     "expert inner": ("moe_intermediate_size",),
     "shared inner": ("shared_expert_intermediate_size",),
@@ -58,6 +59,7 @@ _SHAPES: dict[str, tuple[str, ...]] = {
     "attn_norm.weight": ("width",),
     "ffn_norm.weight": ("width",),
     "post_attention_norm.weight": ("width",),
+    "post_ffw_norm.weight": ("width",),
     "attn_q.weight": ("query", "width"),
     "attn_q.bias": ("query",),
     "attn_q_norm.weight": ("head",),
@@ -121,6 +123,7 @@ _SHAPES: dict[str, tuple[str, ...]] = {
 
 # Tensors that a layer must have, without their `.weight`.
 _ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
+_FUSED_ATTENTION = ("attn_qkv", "attn_output")
 _DELTA = ("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_conv1d", "ssm_norm", "ssm_out")
 _DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 _ROUTED = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
@@ -161,6 +164,10 @@ class Shapes:
             wanted = ("gated query", *wanted[1:])
         if suffix == "nextn.hnorm.weight" and self.architecture.has_streams:
             wanted = ("all streams",)
+        if self.architecture.fuses_gate and suffix == "ffn_up.weight":
+            wanted = ("two inners", "width")
+        if self.architecture.norms_rows and suffix in ("attn_q_norm.weight", "attn_k_norm.weight"):
+            wanted = ("query",) if suffix == "attn_q_norm.weight" else ("key",)
         message = None
         extents = [self._extent(name, tensor) for name in wanted]
         if len(shape) != len(wanted):
@@ -197,7 +204,11 @@ class Shapes:
         return _Extent(prod(values), " x ".join(words) + (" is said" if len(words) == 1 else " are said"))
 
     def _mixed(self) -> _Extent:
-        """Rows of q, k and v of a gated delta net together."""
+        """Rows of q, k and v together, of attention or of a gated delta net."""
+        if not self.architecture.is_linear:
+            query, key = self._product(_FACTORS["query"]), self._product(_FACTORS["key"])
+            said = f"{query.said.removesuffix(' are said')} + 2 x {key.said}"
+            return _Extent(query.size + 2 * key.size, said)
         keys = self._product(("linear_num_key_heads", "linear_key_head_dim"))
         values = self._product(_FACTORS["values"])
         said = f"2 x {keys.said.removesuffix(' are said')} + {values.said}"
@@ -271,16 +282,17 @@ def missing_tensors(
 
 def _layer(architecture: Architecture, config: HfConfig, *, linear: bool, sparse: bool) -> list[str]:
     """What a layer consists of."""
-    norm = "post_attention_norm" if architecture.is_linear else "ffn_norm"
-    matrices = [*(CONNECTIONS if architecture.has_streams else ("attn_norm", norm))]
-    matrices += _DELTA if linear else _ATTENTION
+    norms = ("attn_norm", "post_attention_norm") if architecture.is_linear else architecture.norms
+    matrices = [*(CONNECTIONS if architecture.has_streams else norms)]
+    matrices += _DELTA if linear else (_FUSED_ATTENTION if architecture.fuses_qkv else _ATTENTION)
     if architecture.has_streams and not linear:
         matrices += INDEXER
     if architecture.norms_heads and not linear:
         matrices += ["attn_q_norm", "attn_k_norm"]
     if not sparse:
         # What a dense layer between layers of experts has, has no name there.
-        matrices += () if architecture.has_experts else _DENSE
+        dense = _DENSE[1:] if architecture.fuses_gate else _DENSE
+        matrices += () if architecture.has_experts else dense
     elif architecture.is_linear:
         matrices += (*_ROUTED, *_SHARED)
     else:
@@ -296,7 +308,9 @@ def biased(architecture: Architecture, config: HfConfig) -> tuple[str, ...]:
     if architecture.name == "qwen2":
         return _ATTENTION[:3]
     named: tuple[str, ...] = ()
-    if architecture.name == "llama":
+    if architecture.name == "glm4":
+        return _ATTENTION[:3] if config.values.get("attention_bias") is True else ()
+    if architecture.has_biases:
         named += _ATTENTION if config.values.get("attention_bias") is True else ()
         named += _DENSE if config.values.get("mlp_bias") is True else ()
     return named

@@ -16,7 +16,7 @@ from ..container.payload import Block
 from ..errors import FormatError
 from ..generated.constants import GgmlType
 from .hf_architectures import Architecture
-from .hf_config import HfConfig
+from .hf_config import HfConfig, is_finite
 from .hf_experts import EXPERT, ExpertStacks, split_fused
 from .hf_metadata import key_value_heads
 from .hf_orders import ValueHeads, neighbouring_pairs
@@ -220,6 +220,29 @@ def rope_frequencies(config: HfConfig, head_size: int) -> HfTensor | None:
     return HfTensor(
         "rope_freqs.weight", GgmlType.F32, (len(divisors),), (Block(data),), GgmlType.F32, (), ("from config.json",)
     )
+
+
+def long_rope_factors(architecture: Architecture, config: HfConfig, head_size: int) -> list[HfTensor]:
+    """LongRoPE's divisors of the rotary frequencies, as tensors; none for other models.
+
+    Raises:
+        FormatError: `hf.config`: a list is missing, or has another length than a head has pairs that are rotated.
+    """
+    if architecture.name != "phi3" or config.rope.get("rope_type") != "longrope":
+        return []
+    part = config.rope_number("partial_rotary_factor")
+    pairs, made = int(head_size * (1.0 if part is None else part)) // 2, []
+    for name in ("long", "short"):
+        factors = config.rope.get(f"{name}_factor")
+        fits = (
+            isinstance(factors, list) and len(factors) == pairs and all(is_finite(one) and one > 0 for one in factors)
+        )
+        if not fits:
+            raise config.fault(f"rope_parameters.{name}_factor", f"it is no list of {pairs} numbers above 0")
+        data = np.array(factors, "<f4").tobytes()
+        kind, steps = GgmlType.F32, ("from config.json",)
+        made.append(HfTensor(f"rope_factors_{name}.weight", kind, (pairs,), (Block(data),), kind, (), steps))
+    return made
 
 
 def _typed(made: HfTensor) -> HfTensor:

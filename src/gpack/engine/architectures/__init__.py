@@ -10,7 +10,7 @@ from ...errors import UnsupportedError
 from ..graph import Graph, Value
 from ..hyperparameters import Keys
 from ..weights import Weights
-from . import gemma3, llama, qwen2, qwen3, qwen3moe, qwen4exp, qwen35
+from . import gemma3, glm4, granite, llama, mistral3, olmo2, phi3, qwen2, qwen3, qwen3moe, qwen4exp, qwen35, smollm3
 from .blocks import Hyperparameters, Model, Traced
 
 
@@ -44,13 +44,19 @@ class Architecture:
 # By general.architecture.
 ARCHITECTURES = {
     "gemma3": Architecture.of(gemma3),
+    "glm4": Architecture.of(glm4),
+    "granite": Architecture.of(granite),
     "llama": Architecture.of(llama),
+    "mistral3": Architecture.of(mistral3),
+    "olmo2": Architecture.of(olmo2),
+    "phi3": Architecture.of(phi3),
     "qwen2": Architecture.of(qwen2),
     "qwen3": Architecture.of(qwen3),
     "qwen3moe": Architecture.of(qwen3moe),
     "qwen35": Architecture.of(qwen35),
     "qwen35moe": Architecture.of(qwen35),
     "qwen4exp": Architecture.of(qwen4exp),
+    "smollm3": Architecture.of(smollm3),
 }
 
 

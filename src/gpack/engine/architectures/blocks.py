@@ -15,6 +15,8 @@ from ..weights import Weights
 # Drafts are chosen among so many tokens: vocabularies of byte pairs have the frequent ones first. The model's own
 # choice, which decides, is among all.
 MOST_DRAFTED = 1 << 16
+_SHORT, _LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+_LONG = ("phi3",)  # architectures that read them
 Pairing = Literal["interleaved", "neox"]
 # Of each token the normed hidden state; or that, and what a draft layer goes on from.
 Traced = Value | tuple[Value, Value]
@@ -37,6 +39,7 @@ class Hyperparameters:
         n_expert, n_used: Experts of a layer, and how many of them a token goes through; 0: none.
         expert_scale: Factor of the experts' weights.
         n_draft: Layers after these, which predict further tokens: nextn_predict_layers.
+        most_context: Longest text for which these numbers hold; 0: any.
     """
 
     n_layer: int
@@ -53,6 +56,7 @@ class Hyperparameters:
     n_used: int = 0
     expert_scale: float = 1.0
     n_draft: int = 0
+    most_context: int = 0
 
 
 def read(keys: Keys, pairing: Pairing, *, experts: Literal["never", "maybe", "always"] = "never") -> Hyperparameters:
@@ -113,7 +117,7 @@ def read_rope(keys: Keys, head_dim: int, pairing: Pairing) -> Rope:
     kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys else "none")
     factor = keys.number("rope.scaling.factor", default=keys.number("rope.scale_linear", default=1.0))
     plain = Rope(n_rotated, base, pairing == "interleaved")
-    if kind == "none":
+    if kind == "none" or (kind == "longrope" and keys.architecture in _LONG):
         return plain
     if kind == "linear":
         return _finite(keys, replace(plain, factor=factor))
@@ -124,13 +128,33 @@ def read_rope(keys: Keys, head_dim: int, pairing: Pairing) -> Rope:
             field=keys.name("rope.scaling.type"),
             hint="none, linear and yarn are",
         )
+    trained = keys.integer("context_length", most=MOST_CONTEXT)
     yarn = Yarn(
-        keys.integer("rope.scaling.original_context_length", most=MOST_CONTEXT),
+        keys.integer("rope.scaling.original_context_length", most=MOST_CONTEXT, default=trained),
         keys.number("rope.scaling.yarn_beta_fast", default=32.0),
         keys.number("rope.scaling.yarn_beta_slow", default=1.0),
         keys.number("rope.scaling.attn_factor", default=1.0),
+        keys.value("rope.scaling.gpack_truncate") is not False,
     )
     return _finite(keys, replace(plain, factor=factor, yarn=yarn))
+
+
+def with_long_rope(keys: Keys, w: Weights, h: Hyperparameters) -> Hyperparameters:
+    """The same with LongRoPE's divisors of frequencies, where the model has them.
+
+    Those for texts that fit into the context that was first trained on are taken, and texts are kept there: with the
+    others every position of a longer text would be rotated in another way.
+    """
+    if _SHORT not in w:
+        return h
+    divisors = w.vector(_SHORT, h.rope.n_rotated // 2)
+    w.note(_LONG_FACTORS)
+    gain = keys.number("rope.scaling.attn_factor", default=1.0)
+    rope = replace(h.rope, divisors=tuple(float(value) for value in divisors.values), gain=gain)
+    if not rope.is_finite():
+        raise w.refuse(_SHORT, "divides frequencies by zero, or by nearly that")
+    first = keys.integer("rope.scaling.original_context_length", most=MOST_CONTEXT, default=h.n_context)
+    return replace(h, rope=rope, most_context=first)
 
 
 def _finite(keys: Keys, rope: Rope) -> Rope:
@@ -252,6 +276,13 @@ class Layer:
         h = self.model.h
         product = g.gate(self.linear(g, n, "ffn_gate", h.n_ff), self.linear(g, n, "ffn_up", h.n_ff), gate)
         return self.linear(g, product, "ffn_down", h.n_embd)
+
+    def fused_feed_forward(self, g: Graph, n: Value) -> Value:
+        """down( silu(gate n) · (up n) ), where the rows of gate and then those of up are one matrix, `ffn_up`."""
+        h = self.model.h
+        both = self.linear(g, n, "ffn_up", 2 * h.n_ff)
+        gate, up = (g.columns(both, first, h.n_ff, 0, 1) for first in (0, h.n_ff))
+        return self.linear(g, g.gate(gate, up, "silu"), "ffn_down", h.n_embd)
 
     def moe(self, g: Graph, n: Value) -> Value:
         """Σ p down( silu(gate n) · (up n) ) over the experts that the router chooses."""

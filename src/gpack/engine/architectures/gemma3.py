@@ -45,14 +45,14 @@ def read(keys: Keys, _w: Weights) -> Gemma3:
     return Gemma3(
         **vars(h),
         window=window,
-        local=_local_layers(keys, h.n_layer) if window else (False,) * h.n_layer,
+        local=local_layers(keys, h.n_layer, 6) if window else (False,) * h.n_layer,
         local_rope=replace(h.rope, base=local_base, factor=1.0, yarn=None),
         cap=keys.number("final_logit_softcapping", default=0.0, above=-1.0),
     )
 
 
-def _local_layers(keys: Keys, n_layer: int) -> tuple[bool, ...]:
-    """Five local layers to a global one, unless the metadata has a list of them, or another count."""
+def local_layers(keys: Keys, n_layer: int, default: int) -> tuple[bool, ...]:
+    """Which layers are local: all but each `default`th, unless the metadata has a list of them, or another count."""
     listed = keys.value("attention.sliding_window_pattern")
     if isinstance(listed, list):
         if len(listed) != n_layer:
@@ -60,7 +60,7 @@ def _local_layers(keys: Keys, n_layer: int) -> tuple[bool, ...]:
         if not all(isinstance(value, int) for value in listed):
             raise keys.refuse("attention.sliding_window_pattern", "is no list of yes and no")
         return tuple(bool(value) for value in listed)
-    period = keys.integer("attention.sliding_window_pattern", most=MOST_LAYERS, default=6)
+    period = keys.integer("attention.sliding_window_pattern", most=MOST_LAYERS, default=default)
     return tuple(number % period < period - 1 for number in range(n_layer))
 
 

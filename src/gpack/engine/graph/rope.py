@@ -26,6 +26,7 @@ class Rope:
         factor: Positions are divided by it (`linear`), or low frequencies are (`yarn`).
         yarn: What YaRN needs; None where it is not used.
         divisors: Frequencies are divided by them; None: they are not.
+        gain: Cosines and sines are multiplied by it, whatever YaRN does.
     """
 
     n_rotated: int
@@ -34,6 +35,7 @@ class Rope:
     factor: float = 1.0
     yarn: Yarn | None = None
     divisors: tuple[float, ...] | None = None
+    gain: float = 1.0
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """Angle of each pair at position 1."""
@@ -58,7 +60,9 @@ class Rope:
 
     def magnitude(self) -> float:
         """What cosines and sines are multiplied by."""
-        return 1.0 if self.yarn is None else (1 + 0.1 * math.log(self.factor)) * self.yarn.attention_factor
+        return self.gain * (
+            1.0 if self.yarn is None else (1 + 0.1 * math.log(self.factor)) * self.yarn.attention_factor
+        )
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,14 @@ class Yarn:
         n_original: Context length that the model was first trained on.
         beta_fast, beta_slow: Turns over that length above and below which a frequency is kept, or divided.
         attention_factor: Factor of the magnitude.
+        truncates: The first and the last pair that are scaled in part are rounded to whole numbers.
     """
 
     n_original: int
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float = 1.0
+    truncates: bool = True
 
     def ramp(self, n_rotated: int, base: float) -> npt.NDArray[np.float64]:
         """1 where a frequency is kept, 0 where it is divided, for each pair."""
@@ -82,8 +88,10 @@ class Yarn:
         def corner(turns: float) -> float:
             return n_rotated * math.log(self.n_original / (2 * math.pi * turns)) / (2 * math.log(base))
 
-        low = max(0, math.floor(corner(self.beta_fast)))
-        high = min(n_rotated - 1, math.ceil(corner(self.beta_slow)))
+        first, last = corner(self.beta_fast), corner(self.beta_slow)
+        if self.truncates:
+            first, last = math.floor(first), math.ceil(last)
+        low, high = max(0, first), min(n_rotated - 1, last)
         j = np.arange(n_rotated // 2, dtype=np.float64)
         made: npt.NDArray[np.float64] = 1 - np.clip((j - low) / max(0.001, high - low), 0, 1)
         return made
