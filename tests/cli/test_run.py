@@ -9,6 +9,7 @@ import os
 import pty
 import select
 import signal
+import stat
 import subprocess
 import sys
 import termios
@@ -486,7 +487,7 @@ class Terminal:
     def __init__(self, words: list[str], folder: Path) -> None:
         self.ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (40, 200))
-        environment = {**os.environ, "TERM": "xterm"}
+        environment = {**os.environ, "TERM": "xterm", "GUILD_HISTORY": str(folder / "history")}
         self.process = subprocess.Popen(
             words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment, start_new_session=True
         )
@@ -579,6 +580,52 @@ def test_a_conversation(talk: Talk, place: Path) -> None:
         ("user", "and?"),
         ("assistant", "two birds"),
     ]
+
+
+def test_answers_again_and_settings(talk: Talk, place: Path) -> None:
+    terminal = talk(["one fish", "two birds"], "--temp", 0)
+    terminal.wait_for(">>> ")
+
+    def say(line: str, wanted: str) -> None:
+        terminal.write(f"{line}\n")
+        if wanted:
+            terminal.wait_for(wanted)
+        terminal.wait_for(">>> ")
+
+    say("/regen", "nothing was said")
+    say("hello", "one fish")
+    say("/regen", "one fish")  # the conversation is as it was before the answer
+    say("and?", "two birds")
+    say("/show", "turns")
+    say("/set temp 0.5", "")
+    say("/show", "temp      0.5")
+    say("/set temp default", "")
+    say("/show", "temp      0")
+    say("/set temp warm", "'warm' is no number")
+    say("/set top-p 7", "top_p is 7.0")
+    say("/set colour red", "names: temp")
+    say("/rgen", "did you mean /regen?")
+    say("/set max-tokens 3", "")
+    say("/compact", "1 of 2 turns are forgotten")
+    say("/save talk.json", "talk.json: 2 messages")
+    terminal.write("/bye\n")
+    assert terminal.end() == 0
+    assert [message["content"] for message in json.loads((place / "talk.json").read_text())] == ["and?", "two birds"]
+    assert "/set temp warm" in (place / "history").read_text()
+    assert stat.S_IMODE((place / "history").stat().st_mode) == 0o600
+
+
+def test_what_was_typed_comes_back_in_the_next_run(talk: Talk, place: Path) -> None:
+    (place / "history").write_text("an older line\n")
+    terminal = talk(["fine"], "--temp", 0)
+    terminal.wait_for(">>> ")
+    terminal.write("\x1b[A")
+    terminal.wait_for("an older line")
+    terminal.write("\n")
+    terminal.wait_for("fine")
+    terminal.wait_for(">>> ")
+    terminal.write("\x04")
+    assert terminal.end(lambda: terminal.write("\x04")) == 0
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(talk: Talk, place: Path) -> None:

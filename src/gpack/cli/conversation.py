@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from ..terminal.table import printable
+from .line_editing import edited_lines
 from .speaking import Output, remark
+from .talk_settings import Settings, changed
+from .words import closest
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -17,10 +20,14 @@ if TYPE_CHECKING:
     from .speaking import Speaker
 
 _HELP = """\
+/regen          answer the last message again
 /reset          forget the conversation
+/compact        forget the oldest half of it
+/show           what the model, the settings and the conversation are
+/set NAME VALUE change a setting: temp, top-k, top-p, min-p, seed, repeat-penalty, max-tokens; VALUE default: as it was
 /system TEXT    what a system says first, from now on in a new conversation; without TEXT: nothing
 /save FILE      write the conversation as a JSON list of messages, for `guild run --messages -f FILE`
-/exit           end; Ctrl-D and a second Ctrl-C at the prompt do too
+/bye            end; /exit, Ctrl-D and a second Ctrl-C at the prompt do too
 Ctrl-C stops an answer. A message over several lines stands between lines of three quotes (\"\"\"), or is pasted.
 A message that begins with a slash is written with two."""
 _PROMPT, _MORE, _QUOTES = ">>> ", "... ", '"""'
@@ -29,12 +36,8 @@ _PROMPT, _MORE, _QUOTES = ">>> ", "... ", '"""'
 def converse(speaker: Speaker) -> int:
     """Talks until the person ends it; the exit code."""
     _end_on_termination()
-    with contextlib.suppress(ImportError):
-        import readline  # lines can be edited, and come back with the arrow keys
-
-        # What is pasted, marked as such by the terminal, is one message, whatever lines it has.
-        readline.parse_and_bind("set enable-bracketed-paste on")
-    return Conversation(speaker).run()
+    with edited_lines():
+        return Conversation(speaker).run()
 
 
 class Conversation:
@@ -47,6 +50,7 @@ class Conversation:
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
         self._system: str | None = speaker.args.system
+        self._defaults = Settings(speaker.sampling, speaker.args.max_tokens)
         self._output = Output()
         self.messages: list[dict[str, Any]] = []
         self._reset()
@@ -122,15 +126,21 @@ class Conversation:
     def _command(self, name: str, rest: str) -> bool:
         commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: remark_lines(_HELP),
+            "/regen": lambda _: self._regenerate(),
             "/reset": lambda _: self._reset(),
+            "/compact": lambda _: self._compact(),
+            "/show": lambda _: remark_lines(self._shown()),
+            "/set": self._set,
             "/system": self._set_system,
             "/save": self._save,
         }
         if name in ("/exit", "/quit", "/bye"):
             return False
         if name not in commands:
+            near = closest(name, [*commands, "/exit", "/bye"])
+            hint = "/help shows what there is; // for a message that begins so"
             raise errors.UsageError(
-                f"there is no {name}", code="usage", hint="/help tells what there is; // for a message that begins so"
+                f"there is no {name}", code="usage", hint=f"did you mean {near}? {hint}" if near else hint
             )
         commands[name](rest)
         return True
@@ -139,6 +149,46 @@ class Conversation:
         self.messages.clear()
         if self._system is not None:
             self.messages.append({"role": "system", "content": self._system})
+
+    def _regenerate(self) -> None:
+        said = [number for number, message in enumerate(self.messages) if message["role"] == "user"]
+        if not said:
+            raise errors.UsageError("nothing was said that could be answered again", code="usage")
+        kept, question = self.messages[: said[-1]], self.messages[said[-1]]["content"]
+        before, self.messages[:] = [*self.messages], kept
+        try:
+            self._answer(question)
+        except BaseException:
+            self.messages[:] = before
+            raise
+
+    def _compact(self) -> None:
+        """Forgets the oldest turns: half of them, and at least one."""
+        turns = [number for number, message in enumerate(self.messages) if message["role"] == "user"]
+        if not turns:
+            raise errors.UsageError("nothing was said that could be forgotten", code="usage")
+        count = -(-len(turns) // 2)
+        end = turns[count] if count < len(turns) else len(self.messages)
+        del self.messages[turns[0] : end]
+        remark(f"{count} of {len(turns)} turns are forgotten")
+
+    def _set(self, rest: str) -> None:
+        name, _, value = rest.partition(" ")
+        speaker = self._speaker
+        new = changed(Settings(speaker.sampling, speaker.args.max_tokens), self._defaults, name, value.strip())
+        speaker.sampling, speaker.args.max_tokens = new.sampling, new.max_tokens
+
+    def _shown(self) -> str:
+        speaker, session = self._speaker, self._speaker.generator.session
+        settings = Settings(speaker.sampling, speaker.args.max_tokens).described()
+        turns = sum(message["role"] == "user" for message in self.messages)
+        lines = [
+            f"model     {speaker.model.path}",
+            f"system    {self._system or '(none)'}",
+            f"context   {session.position} of {session.n_ctx} tokens, {turns} turns",
+            *(f"{name:10}{value}" for name, value in settings.items()),
+        ]
+        return "\n".join(map(printable, lines))
 
     def _set_system(self, text: str) -> None:
         if not self._speaker.chats:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from ..terminal import units
 from ..terminal.table import printable
+from ..terminal.wrap import Wrapper
 from .prompt_warnings import doubled_edges, lost_parts
 
 if TYPE_CHECKING:
@@ -39,11 +41,12 @@ class Output:
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
         self._at_start = True
+        self._wrapper = self._new_wrapper()
 
     def write(self, text: str) -> None:
         """Writes a part of a text at once."""
         if text:
-            sys.stdout.write(harmless(text) if self._terminal else text)
+            sys.stdout.write(self._wrapper.feed(harmless(text)) if self._terminal else text)
             sys.stdout.flush()
             self._at_start = text.endswith("\n")
 
@@ -51,6 +54,10 @@ class Output:
         """Ends the line, where something stands on it."""
         if not self._at_start:
             self.write("\n")
+        self._wrapper = self._new_wrapper()  # the terminal may have another size by now
+
+    def _new_wrapper(self) -> Wrapper:
+        return Wrapper(get_terminal_size().columns)
 
 
 def remark(text: str) -> None:

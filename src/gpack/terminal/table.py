@@ -67,10 +67,11 @@ def _width(text: str) -> int:
     """Columns of a terminal that the text takes: wide East Asian characters two, combining marks none."""
     if text.isascii():
         return len(text)
-    return sum(_char_width(char) for char in text)
+    return sum(char_width(char) for char in text)
 
 
-def _char_width(char: str) -> int:
+def char_width(char: str) -> int:
+    """Columns of a terminal that a character takes."""
     if unicodedata.category(char) in {"Mn", "Me"}:
         return 0
     return 2 if unicodedata.east_asian_width(char) in {"F", "W"} else 1
