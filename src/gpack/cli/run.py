@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from .devices import add_device, chosen_device
 from .loading import add_loading, load
 from .speaking import Output, Remarks, Speaker, remark, statistics
 from .vocabulary import as_text, read_input
@@ -150,6 +151,7 @@ def _add_engine(group: Any) -> None:
     group.add_argument(
         "-ngl", "--n-gpu-layers", type=int, metavar="N", help="accepted, without effect: models run on the CPU"
     )
+    add_device(group)
     add_loading(group)
 
 
@@ -323,6 +325,7 @@ def _generator(model: GuildModel, args: argparse.Namespace) -> TextGenerator:
         threads=args.threads,
         compute=args.compute,
         cpu=args.cpu,
+        device=chosen_device(args.device),
         check_weights=args.check_weights,
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
+from .devices import add_device, chosen_device
 from .loading import add_loading, load, number_of_bytes
 from .run import draft_argument
 from .running import add_engine_arguments
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--draft", type=draft_argument, default="auto", metavar="N", help="guesses where a text is alone (default auto)"
     )
+    add_device(engine)
     add_loading(engine)
 
 
@@ -110,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
         threads=args.threads,
         compute=args.compute,
         cpu=args.cpu,
+        device=chosen_device(args.device),
         cache_type=args.cache_type,
         draft=args.draft,
         state_bytes=args.state_budget,

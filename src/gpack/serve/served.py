@@ -39,7 +39,7 @@ class Settings:
         parallel: Texts that a model carries on together.
         queue: Further requests that may wait.
         n_ctx: Most tokens of a text; None: what the model was trained on, at most 8192.
-        threads, compute, cpu, cache_type: As `guild run`.
+        threads, compute, cpu, device, cache_type: As `guild run`.
         draft: Tokens that are guessed where a text is alone.
         state_bytes: Most bytes of the states of all texts; None: half of the memory that is free.
         timeout: Seconds that a request may take.
@@ -52,6 +52,7 @@ class Settings:
     threads: int | None = None
     compute: Any = "int8"
     cpu: str | None = None
+    device: str = "cpu"
     cache_type: str = "F16"
     draft: Draft = "auto"
     state_bytes: int | None = None
@@ -103,7 +104,11 @@ class Served:
         """
         self.name, self.model, self.created = name, model, int(time.time())
         self.engine = model.engine(
-            threads=settings.threads, compute=settings.compute, cpu=settings.cpu, state_bytes=settings.state_bytes
+            threads=settings.threads,
+            compute=settings.compute,
+            cpu=settings.cpu,
+            device=settings.device,
+            state_bytes=settings.state_bytes,
         )
         self.kept: KeptPrompts | None = None
         try:
@@ -201,7 +206,9 @@ class Served:
 
 
 def _fingerprint(model: GuildModel, settings: Settings) -> str:
-    made = hashlib.sha256(repr((__version__, settings.compute, settings.cpu, settings.cache_type)).encode())
+    made = hashlib.sha256(
+        repr((__version__, settings.compute, settings.cpu, settings.device, settings.cache_type)).encode()
+    )
     if model.pack is not None:
         made.update(model.pack.container.footer.manifest_sha256)
     else:
