@@ -222,14 +222,33 @@ def test_metadata(tmp_path: Path) -> None:
     keys = found(info, "metadata")
     assert "same" not in keys
     assert keys["value"] == ("changed", {"value": (1, 2)}, {})
-    assert keys["type"] == ("changed", {"type": (4, 10), "element_type": (4, 10), "value": (7, 7)}, {})
+    assert keys["type"] == (
+        "changed",
+        {"type": ("uint32", "uint64"), "element_type": ("uint32", "uint64"), "value": (7, 7)},
+        {},
+    )
     assert keys["gone"][0] == "removed"
     assert keys["gone"][2]["value"] == "x" * 200 + "... (300 characters)"
-    assert keys["new"] == ("added", {}, {"type": 6, "value": 0.5})
+    assert keys["new"] == ("added", {}, {"type": "float32", "value": 0.5})
     kind, changes, detail = keys["list"]
     assert (kind, changes["count"], changes["value"]) == ("changed", (3, 4), ([1, 2, 3], [1, 5, 3, 4]))
     assert detail == {"differing_elements": 2, "first_index": 1, "first": [2, 5]}
     assert keys["(order)"] == ("changed", {}, {"first": ["same", "value"]})
+
+
+def test_what_the_model_is_comes_before_how_the_file_is_laid_out(tmp_path: Path, capsys: Capture) -> None:
+    """A key with a text was added, and a byte of a tensor changed; header, directory and footer follow from those."""
+    a = made(tmp_path / "a.gpack")
+    b = made(tmp_path / "b.gpack", [*METADATA, ("note", "str", "hello")], changed("output_norm.weight", poke(0, 7)))
+    info = judged(a, b, 1, capsys)
+    parts = list(dict.fromkeys(entry["part"] for entry in info["differences"]))
+    assert parts[:2] == ["metadata", "tensor"]
+    layout = [part for part in parts if part in ("header", "directory", "footer", "section")]
+    assert "directory" in layout
+    assert parts[-len(layout) :] == layout
+    assert list(info["counts"]) == parts
+    main(["diff", str(a), str(b)])
+    assert "metadata  + note: type string; value hello" in capsys.readouterr().out.splitlines()
 
 
 def test_tokenizer(tmp_path: Path) -> None:
@@ -261,8 +280,8 @@ def test_a_tokenizer_on_one_side_only(tmp_path: Path, capsys: Capture) -> None:
     a, b = made(tmp_path / "a.gpack", metadata, tensors), made(tmp_path / "b.gpack", bare, tensors)
     for pair, kind in (((a, b), "removed"), ((b, a), "added")):
         keys = found(gpack.diff(*pair), "metadata")
-        assert keys["tokenizer.ggml.tokens"] == (kind, {}, {"type": 9, "held_by": "TokenizerBin"})
-        assert keys["tokenizer.chat_template"] == (kind, {}, {"type": 8, "held_by": "TokenizerBin"})
+        assert keys["tokenizer.ggml.tokens"] == (kind, {}, {"type": "array", "held_by": "TokenizerBin"})
+        assert keys["tokenizer.chat_template"] == (kind, {}, {"type": "string", "held_by": "TokenizerBin"})
         assert keys["tokenizer.ggml.model"][0] == kind
         judged(*pair, 1, capsys)
 

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from ..errors import GpackError
-from ..generated.constants import SECTION_NAMES, SectionKind
+from ..generated.constants import SECTION_NAMES, MetadataType, SectionKind
 from ..sections.assets import AssetTable
 from ..sections.gbt import GbtView
 from ..sections.metadata import is_stub
@@ -46,7 +46,12 @@ class Entry(NamedTuple):
     def info(self) -> dict[str, Any]:
         """What an added or removed entry is."""
         held = {"held_by": self.holder} if self.is_stub else {"value": shown(self.value.python())}
-        return {"type": self.value.value_type, **held}
+        return {"type": _type(self.value.value_type), **held}
+
+
+def _type(value_type: int) -> str:
+    """What a type is called, as `guild inspect` has it; the number of one that nobody knows."""
+    return MetadataType.NAMES.get(value_type, str(value_type)).lower()
 
 
 def _is_trusted(kind: int, trusted: set[Key]) -> bool:
@@ -106,10 +111,11 @@ def _values(file: Opened) -> dict[str, Entry]:
 
 def _add_value(found: Diff, key: str, one: Entry, other: Entry) -> None:
     names = ("type", "element_type", "count")
+    kinds = [
+        (_type(entry.value.value_type), _type(entry.value.element_type), entry.value.count) for entry in (one, other)
+    ]
     changes: dict[str, tuple[Any, Any]] = {
-        name: (before, after)
-        for name, before, after in zip(names, one.kind, other.kind, strict=True)
-        if before != after
+        name: (before, after) for name, before, after in zip(names, *kinds, strict=True) if before != after
     }
     detail: dict[str, Any] = {}
     if one.is_stub != other.is_stub:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
-# The parts of a pack, in the order in which they are reported.
-PARTS = ("header", "directory", "footer", "metadata", "tensor", "tokenizer", "asset", "manifest", "section", "bytes")
+# The parts of a pack, in the order in which they are reported: what the model is, then how the file lays it out.
+PARTS = ("metadata", "tensor", "tokenizer", "asset", "manifest", "header", "directory", "footer", "section", "bytes")
 
 
 @dataclass(frozen=True)
