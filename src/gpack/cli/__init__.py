@@ -23,6 +23,7 @@ COMMANDS = {
     "repair": "mend a damaged pack from another copy, its source, or parity",
     "seal": "add digests of chunks, and parity, to a pack",
     "sign": "sign a pack: who made it",
+    "edit": "change metadata, chat template or files beside the weights",
     "split": "cut a pack into parts, for hosts that limit the size of files",
     "join": "put the parts of a pack together",
     "inspect": "show what a pack or a GGUF holds",

@@ -17,8 +17,10 @@ from ..generated import constants as c
 from ..generated.rules import align_up
 from ..generated.structs import GPackFooterV1, GPackHeaderV1, GPackSectionEntryV1
 from .atomic import AtomicFile
+from .copying import copy_range
 from .manifest import canonical, schema_faults, section_record
 from .payload import Block, Payload, Unmade, gather_chunks
+from .place import Place
 from .reader import check_manifest_digest
 from .report import Report
 from .streaming import Hasher
@@ -35,6 +37,7 @@ class PlannedSection:
         item_count: Number of logical items; its meaning depends on the kind.
         name: Only for private kinds; the others have fixed names.
         sha256: Digest that the payload must have; None where it is not known.
+        kept: Where the payload is one run of bytes of another pack whose digest is taken over, unhashed.
     """
 
     kind: int
@@ -43,6 +46,7 @@ class PlannedSection:
     name: str | None = None
     alignment: int | None = None
     sha256: bytes | None = None
+    kept: Place | None = None
 
     def entry(self) -> GPackSectionEntryV1:
         """The directory entry, without its place and digest."""
@@ -120,11 +124,14 @@ class GPackBuilder:
         name: str | None = None,
         alignment: int | None = None,
         sha256: bytes | None = None,
+        kept: Place | None = None,
     ) -> None:
         """Adds a section; the order of the calls does not matter.
 
         Args:
             sha256: Of a section that is copied, its digest: damaged bytes get no digest of their own.
+            kept: The same bytes in another pack. They are copied by the kernel and keep that digest, unhashed, unless
+                other sections are made of them.
 
         Raises:
             UsageError: The kind was added before, or is the manifest, which the builder makes itself.
@@ -132,7 +139,7 @@ class GPackBuilder:
         if kind == MANIFEST or kind in self._sections:
             raise errors.UsageError(f"section kind {kind} cannot be added (again)", code="usage")
         made = Block(payload) if isinstance(payload, bytes | memoryview) else payload
-        self._sections[kind] = PlannedSection(kind, made, item_count, name, alignment, sha256)
+        self._sections[kind] = PlannedSection(kind, made, item_count, name, alignment, sha256, kept)
 
     def derive(self, section: Derived) -> None:
         """Adds a section that is made of the others, those that were derived before it too.
@@ -166,12 +173,14 @@ class GPackBuilder:
         *,
         progress: Callable[[int], None] | None = None,
         before_commit: Callable[[], None] | None = None,
+        check: Callable[[AtomicFile], None] | None = None,
     ) -> BuildResult:
         """Writes the container and renames it to `path`.
 
         Args:
             progress: Called with the number of bytes written since the last call.
             before_commit: Called when all is written and checked; what it raises leaves the destination as it was.
+            check: Called before that with what was written, to be checked further.
 
         Raises:
             PathError: A source cannot be read, or the output cannot be written (`io.no_space` where the disk is full).
@@ -186,6 +195,8 @@ class GPackBuilder:
             written = time.perf_counter()
             output.sync()
             self._recheck(output)
+            if check:
+                check(output)
             if before_commit:
                 before_commit()
             output.commit()
@@ -198,14 +209,21 @@ class GPackBuilder:
         """Copies payloads; while one chunk is hashed, the next is read and written."""
         with Hasher() as hasher:
             written = [entry for entry in layout.entries if entry.kind in self._sections]
+            hashed = []
             for entry in written:
-                self._write_section(output, entry, self._sections[entry.kind].payload, hasher, progress)
+                planned = self._sections[entry.kind]
+                if planned.kept is not None and planned.sha256 is not None and not self._derived:
+                    copy_range(planned.kept, output, entry.offset, progress or (lambda _: None))
+                    entry.sha256 = planned.sha256
+                else:
+                    self._write_section(output, entry, planned.payload, hasher, progress)
+                    hashed.append(entry)
             for section in self._derived:
                 entry = next(entry for entry in layout.entries if entry.kind == section.kind)
                 payload = section.payload(output.descriptor, output.destination, layout.entries)
                 self._write_section(output, entry, payload, hasher, progress)
-                written.append(entry)
-            for entry in written:
+                hashed.append(entry)
+            for entry in hashed:
                 entry.sha256 = hasher.take()
                 self._check_copied(entry)
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..container.atomic import AtomicFile, write_error
+from ..container.atomic import AtomicFile
+from ..container.copying import copy_range
 from ..container.foreign import PART_OF_PACK
 from ..container.place import Place
 from ..container.reader import Container
-from ..container.structure import close_read, open_file, read_at
+from ..container.structure import close_read, open_file
 from ..errors import BoundsError, PathError, UsageError
 
 MOST = 99_999
-_STEP, _PIECE = 64 << 20, 1 << 20
-_NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF)
 
 Tell = Callable[[int, int], None]
 
@@ -84,7 +82,9 @@ def split(
             at = (number - 1) * size
             length = min(size, total - at)
             with AtomicFile(path, length) as output:
-                _copy(Place(source, container.descriptor, at, length), output, 0, lambda n: _tell(progress, n, total))
+                copy_range(
+                    Place(source, container.descriptor, at, length), output, 0, lambda n: _tell(progress, n, total)
+                )
                 output.sync()
                 output.commit()
             made.append(path)
@@ -123,7 +123,7 @@ def join(
         with AtomicFile(target, total) as made:
             at = 0
             for place in places:
-                _copy(place, made, at, lambda n: _tell(progress, n, total))
+                copy_range(place, made, at, lambda n: _tell(progress, n, total))
                 at += place.length
             made.sync()
             Container.open(made.path).close()
@@ -163,31 +163,6 @@ def _check_sizes(places: Sequence[Place]) -> None:
             path=odd[0].path,
             hint="its download was cut off, or it is of another file: get it again",
         )
-
-
-def _copy(place: Place, output: AtomicFile, at: int, tell: Callable[[int], None]) -> None:
-    """By the kernel where it can, which shares the bytes instead on file systems that do that.
-
-    Raises:
-        PathError: The source was cut, or the disk is full.
-    """
-    done, by_kernel = 0, hasattr(os, "copy_file_range")
-    while done < place.length:
-        want = min(_STEP, place.length - done)
-        count = 0
-        if by_kernel:
-            try:
-                count = os.copy_file_range(place.descriptor, output.descriptor, want, place.offset + done, at + done)
-            except OSError as error:
-                if error.errno not in _NOT_HERE:
-                    raise write_error(error, output.destination, want) from error
-                by_kernel = False
-        if not count:  # also at the end of a file that was cut, which reading then says
-            data = read_at(place.descriptor, place.offset + done, min(want, _PIECE), place.path)
-            output.write_at(data, at + done)
-            count = len(data)
-        done += count
-        tell(count)
 
 
 def _tell(progress: Tell | None, count: int, total: int) -> None:

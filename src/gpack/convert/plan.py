@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ from ..container.strict_json import shorten
 from ..container.writer import GPackBuilder
 from ..errors import FormatError, UnsupportedError, UsageError
 from ..generated.constants import MAX_LAYERS, MAX_NUMBER, GgmlType, SectionKind, TensorFlags
-from ..generated.structs import TensorIndexRowV1
+from ..generated.structs import GbtHeaderV1, TensorIndexRowV1
 from ..sections.assets import build_assets
 from ..sections.dense import DenseColumns, DenseTensor, build_dense
 from ..sections.experts import ExpertBlobs, ExpertLayer, ExpertMatrix, build_expert_layout, expert_summary
@@ -132,17 +132,8 @@ class Plan:
         if tokenizer is None:
             return
         self.builder.add(SectionKind.TOKENIZER_BIN, tokenizer.data, tokenizer.header.vocab_size)
-        summary: dict[str, Any] = {
-            "model": _text(self.source, MODEL) or UNKNOWN,
-            "vocab_size": tokenizer.header.vocab_size,
-            "merge_count": tokenizer.header.n_merges,
-            "has_chat_template": tokenizer.header.chat_template_bytes > 0,
-        }
-        if pre := _text(self.source, PRE):
-            summary["pre"] = pre
-        if tokenizer.header.eos_token_id >= 0:
-            summary["eos_token_id"] = tokenizer.header.eos_token_id
-        self.manifest["tokenizer"] = summary
+        model, pre = (_text(self.source, key) for key in (MODEL, PRE))
+        self.manifest["tokenizer"] = tokenizer_facts(model, pre, tokenizer.header)
 
     def _build_tokenizer(self) -> BuiltTokenizer | None:
         """TokenizerBin; None where the metadata has no vocabulary that one can be made of, which then stays there."""
@@ -191,41 +182,14 @@ class Plan:
             "architecture": self.architecture,
             "parameter_count": sum(prod(tensor.dims) for tensor in tensors),
             "tensor_count": len(tensors),
-            "tied_embeddings": self._tied(),
             "bytes_by_type": dict(by_type),
         }
-        layers = self._count("block_count", MAX_LAYERS)
-        if layers is not None:
-            model["layer_count"] = layers if self.draft_from is None else self.draft_from
-        context = self._count("context_length", MAX_NUMBER)
-        if context is not None:
-            model["context_length"] = context
+        names = {tensor.name for tensor in tensors}
+        model |= model_facts(self.source.get, self.architecture, names)
         self.manifest: dict[str, Any] = {"model": model}
         if self.source.extensions:
             self.manifest["extensions"] = dict(self.source.extensions)
         return self.manifest
-
-    def _count(self, name: str, most: int) -> int | None:
-        """A number that the metadata has for the architecture; None where it has none.
-
-        Raises:
-            FormatError: It is absurd.
-        """
-        key = f"{self.architecture}.{name}"
-        value = self.source.get(key)
-        if not is_count(value):
-            return None
-        if value > most:
-            raise FormatError(f"{value} is too large", code="convert.metadata", section="metadata", field=key)
-        return int(value)
-
-    def _tied(self) -> bool:
-        """Whether the head is the embedding: what the metadata says, else that there is no head of its own."""
-        said = self.source.get(f"{self.architecture}.tie_word_embeddings")
-        if isinstance(said, bool):
-            return said
-        names = {tensor.name for tensor in self.source.tensors}
-        return EMBEDDING in names and HEAD not in names
 
     # ------------------------------------------------------------ tensors
 
@@ -347,6 +311,50 @@ def _index_row(placed: PlannedTensor) -> TensorIndexRowV1:
         byte_size=info.byte_size,
         position=info.position,
     )
+
+
+def model_facts(get: Callable[[str], Any], architecture: str, names: Container[str]) -> dict[str, Any]:
+    """What the manifest says of a model beside its name and its tensors.
+
+    Args:
+        get: Decoded metadata value of a key, or None.
+        names: Of all tensors.
+
+    Raises:
+        FormatError: `convert.metadata`: a number is absurd.
+    """
+    tied = get(f"{architecture}.tie_word_embeddings")
+    made: dict[str, Any] = {
+        "tied_embeddings": tied if isinstance(tied, bool) else EMBEDDING in names and HEAD not in names
+    }
+    layers = _count(get, f"{architecture}.block_count", MAX_LAYERS)
+    if layers is not None:
+        drafts = draft_start(get)
+        made["layer_count"] = layers if drafts is None else drafts
+    context = _count(get, f"{architecture}.context_length", MAX_NUMBER)
+    return made if context is None else {**made, "context_length": context}
+
+
+def _count(get: Callable[[str], Any], key: str, most: int) -> int | None:
+    value = get(key)
+    if not is_count(value):
+        return None
+    if value > most:
+        raise FormatError(f"{value} is too large", code="convert.metadata", section="metadata", field=key)
+    return int(value)
+
+
+def tokenizer_facts(model: str, pre: str, header: GbtHeaderV1) -> dict[str, Any]:
+    """What the manifest says of a tokenizer."""
+    made: dict[str, Any] = {
+        "model": model or UNKNOWN,
+        "vocab_size": header.vocab_size,
+        "merge_count": header.n_merges,
+        "has_chat_template": header.chat_template_bytes > 0,
+    }
+    if pre:
+        made["pre"] = pre
+    return made if header.eos_token_id < 0 else {**made, "eos_token_id": header.eos_token_id}
 
 
 def _text(source: ModelSource, key: str) -> str:

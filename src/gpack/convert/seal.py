@@ -57,14 +57,28 @@ def seals_of(container: Container) -> tuple[str | None, int | None]:
     return name, max(min(100 * header.num_parity // header.num_data, 100), 1)
 
 
-def copy_sections(builder: GPackBuilder, container: Container, leave_out: tuple[int, ...]) -> None:
-    """Adds the sections of an open pack as they are."""
+def copy_sections(
+    builder: GPackBuilder, container: Container, leave_out: tuple[int, ...], *, unhashed: bool = False
+) -> None:
+    """Adds the sections of an open pack as they are.
+
+    Args:
+        unhashed: Their digests are taken over, whatever the bytes are, where no sections are made of them.
+    """
     for entry in container.entries:
         if entry.kind not in (*leave_out, SectionKind.MANIFEST_JSON):
             name = None if entry.kind in SECTION_NAMES else section_name(entry)
             place = Place(container.path, container.descriptor, entry.offset, entry.size)
             blob = Blob([(0, place)], entry.size)
-            builder.add(entry.kind, blob, entry.item_count, name=name, alignment=entry.alignment, sha256=entry.sha256)
+            builder.add(
+                entry.kind,
+                blob,
+                entry.item_count,
+                name=name,
+                alignment=entry.alignment,
+                sha256=entry.sha256,
+                kept=place if unhashed else None,
+            )
 
 
 def seal(
