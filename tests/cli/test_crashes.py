@@ -26,12 +26,24 @@ from sealed_packs import MIB, flip, place_of, sealed
 from gpack.cli import main
 from gpack.container.temporary import remove_abandoned
 from gpack.convert.gguf import convert_gguf
+from gpack.convert.parts import split
 from gpack.repair import JOURNAL_SUFFIX
 from gpack.repair.journal import finish, journal_of
 
 OLD = b"the old file"
 # Everything that changes what is on the disk, or makes it last; between two of them a kill changes nothing.
-CALLS = ("open", "link", "ftruncate", "posix_fallocate", "pwrite", "fsync", "rename", "unlink", "close")
+CALLS = (
+    "open",
+    "link",
+    "ftruncate",
+    "posix_fallocate",
+    "pwrite",
+    "copy_file_range",
+    "fsync",
+    "rename",
+    "unlink",
+    "close",
+)
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS)
 MOST_POINTS = amount(20, 10_000)  # for each command, spread over its calls
 
@@ -83,6 +95,11 @@ def _prepared(command: str, folder: Path, output: Path) -> Work:
     if command in ("convert", "export", "pack-experts", "seal"):
         given = source if command == "convert" else pack
         return Work(output, [command, str(given), "-o", str(output)])
+    if command == "edit":
+        return Work(output, ["edit", str(pack), "--set", "general.name=Another", "-o", str(output)])
+    if command == "join":
+        parts = split(pack, pack.stat().st_size // 3 + 1)
+        return Work(output, ["join", str(parts[1]), "-o", str(output)])
     if command == "sign":
         pytest.importorskip("model_signing.signing")
         from cryptography.hazmat.primitives import serialization as said
@@ -101,7 +118,7 @@ def _prepared(command: str, folder: Path, output: Path) -> Work:
     return Work(output, ["repair", str(output), "--from", str(good), "--in-place"], damaged.read_bytes())
 
 
-COMMANDS = ("convert", "export", "pack-experts", "seal", "sign", "repair", "repair-in-place")
+COMMANDS = ("convert", "export", "pack-experts", "seal", "sign", "edit", "join", "repair", "repair-in-place")
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
@@ -170,7 +187,8 @@ def run_and_die(work: Work, point: int) -> None:
 @grows
 def test_killed_before_each_call(work: Work, capfd: pytest.CaptureFixture[str]) -> None:
     made = count_calls(work)
-    assert {"pwrite", "fsync", "rename"} <= set(made)
+    assert {"fsync", "rename"} <= set(made)
+    assert {"pwrite", "copy_file_range"} & set(made)
     outcomes = set()
     for point in points(len(made)):
         work.reset()
@@ -211,7 +229,11 @@ def _check_told(work: Work, status: int, name: str, code: int, told: str) -> Non
     journal = journal_of(work.output).exists()
     assert work.is_new() == (status == 0 or "in place" in told or journal), (name, told)
     assert "standard output" not in told, name
-    if status == 3 and code in (errno.ENOSPC, errno.EDQUOT) and name in ("pwrite", "posix_fallocate", "fsync"):
+    if (
+        status == 3
+        and code in (errno.ENOSPC, errno.EDQUOT)
+        and name in ("pwrite", "copy_file_range", "posix_fallocate", "fsync")
+    ):
         assert "[io.no_space]" in told or "[io.not_durable]" in told
     if name != "unlink":
         assert work.leftovers() == [], name
@@ -272,22 +294,25 @@ class Disk:
 def test_a_power_loss_leaves_the_old_file_or_the_new(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the model of a disk that keeps only what was synced; after a success all of it was."""
     disk = Disk()
-    real = {name: getattr(os, name) for name in ("pwrite", "ftruncate", "fsync", "rename", "unlink")}
+    real = {name: getattr(os, name) for name in ("pwrite", "copy_file_range", "ftruncate", "fsync", "rename", "unlink")}
 
     def wrap(name: str, note: Callable[[Any], None], *, before: bool = False) -> None:
+        changed = 1 if name == "copy_file_range" else 0  # which argument is what the call changes
+
         def call(*args: Any, **named: Any) -> Any:
             if before:
-                note(args[0])
+                note(args[changed])
             done = real[name](*args, **named)
             if not before:
-                note(args[0])
+                note(args[changed])
             return done
 
         monkeypatch.setattr(os, name, call)
 
     work.reset()
-    for name, note in (("pwrite", disk.wrote), ("ftruncate", disk.wrote), ("fsync", disk.synced)):
-        wrap(name, note)
+    for name in ("pwrite", "copy_file_range", "ftruncate"):
+        wrap(name, disk.wrote)
+    wrap("fsync", disk.synced)
     wrap("rename", disk.renamed, before=True)
     wrap("unlink", disk.removed, before=True)
     assert work.run() == 0

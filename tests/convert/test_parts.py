@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gguf_maker import tiny_llama, write_gguf
 
 import gpack
 from gpack.cli import main
+from gpack.container.reader import Container
 from gpack.convert.gguf import convert_gguf
 from gpack.convert.parts import PartName, join, split
 from gpack.errors import GpackError
@@ -42,7 +44,11 @@ def test_parts_are_ranges_and_make_the_pack_again(pack: Path, size: int) -> None
     assert [part.name for part in parts] == [f"m.gpack.part-{n:05}-of-{count:05}" for n in range(1, count + 1)]
     assert [part.read_bytes() for part in parts] == [data[at : at + size] for at in range(0, len(data), size)]
     pack.unlink()
-    assert join(parts[-1]) == pack
+    done = join(parts[-1])
+    assert (done.path, done.size) == (pack, len(data))
+    with Container.open(pack) as whole:  # the identity is the digest of the manifest's bytes
+        manifest = data[whole.header.manifest_offset :][: whole.header.manifest_size]
+    assert done.manifest_sha256 == sha256(manifest).hexdigest()
     assert pack.read_bytes() == data
     assert gpack.verify(pack).report.ok
 

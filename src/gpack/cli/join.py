@@ -6,7 +6,6 @@ import argparse
 import json
 
 from .. import errors
-from ..container.reader import Container
 from ..convert.parts import join
 from ..terminal import units
 from ..terminal.table import printable
@@ -31,11 +30,10 @@ def run(args: argparse.Namespace) -> int:
     """Joins."""
     with Progress("join", enabled=False if args.json else None) as bar:
         made = join(args.file, args.output, progress=bar.update)
-    with Container.open(made) as container:
-        size, identity = container.file_size, container.footer.manifest_sha256.hex()
     if args.json:
-        print(json.dumps({"ok": True, "output": str(made), "size": size, "manifest_sha256": identity}, indent=2))
+        result = {"ok": True, "output": str(made.path), "size": made.size, "manifest_sha256": made.manifest_sha256}
+        print(json.dumps(result, indent=2))
     else:
-        print(printable(f"{made}: {units.size(size)}"))
-        print(f"manifest sha256 {identity}")
+        print(printable(f"{made.path}: {units.size(made.size)}"))
+        print(f"manifest sha256 {made.manifest_sha256}")
     return errors.EXIT_OK

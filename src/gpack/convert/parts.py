@@ -45,6 +45,21 @@ class PartName:
         return cls(found["name"], int(found["number"]), int(found["count"]))
 
 
+@dataclass(frozen=True)
+class Joined:
+    """A pack that was put together.
+
+    Attributes:
+        path: Where it is.
+        size: Bytes.
+        manifest_sha256: What identifies it, as hex digits.
+    """
+
+    path: Path
+    size: int
+    manifest_sha256: str
+
+
 def split(
     source: str | os.PathLike[str],
     size: int,
@@ -93,7 +108,7 @@ def split(
 
 def join(
     part: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, progress: Tell | None = None
-) -> Path:
+) -> Joined:
     """Puts the parts of a pack together, whole or not at all; what comes of it passes a quick open.
 
     Args:
@@ -126,12 +141,14 @@ def join(
                 copy_range(place, made, at, lambda n: _tell(progress, n, total))
                 at += place.length
             made.sync()
-            Container.open(made.path).close()
+            # All that is told of it is read now: once it has its name, nothing may fail.
+            with Container.open(made.path) as container:
+                identity = container.footer.manifest_sha256.hex()
             made.commit()
     finally:
         for place in places:
             close_read(place.descriptor)
-    return target
+    return Joined(target, total, identity)
 
 
 def _opened(path: Path, paths: Sequence[Path]) -> Place:
