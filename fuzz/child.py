@@ -25,8 +25,9 @@ def main(argv: Sequence[str]) -> None:
         from .registry import targets
 
         target = targets()[name]
+        seeds = target.seeds()
         # What is imported only when it is used is used here, or nobody would see what it covers.
-        for data in target.seeds():
+        for data in seeds:
             with suppress(GpackError):
                 target.run(data)
     with open(counts_path, "r+b") as file:
@@ -49,7 +50,12 @@ def main(argv: Sequence[str]) -> None:
         return bytes(atheris.Mutate(data or b"\0", max(target.limit, len(data) + 1)))
 
     def mutated(data: bytes, max_size: int, seed: int) -> bytes:
-        return target.mutate(data, Random(seed), anyhow)[:max_size]
+        rng = Random(seed)
+        made = target.mutate(data, rng, anyhow)[:max_size]
+        # Where it is not even looked at, it is mostly made once more, of a seed.
+        if target.header(made) or not rng.randrange(4):
+            return made
+        return target.mutate(rng.choice(seeds), rng, anyhow)[:max_size]
 
     atheris.Setup([sys.argv[0], *arguments], one, custom_mutator=mutated)
     atheris.Fuzz()

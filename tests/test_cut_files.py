@@ -16,10 +16,11 @@ from gpack.convert.gguf import convert_gguf
 TIMEOUT = 300
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing guards against lost pages")
 
-# Cuts the pack as soon as it is mapped the n-th time, and then goes on as the command would.
+# Cuts the pack as soon as it is mapped the n-th time, or is read in pieces, and then goes on as the command would.
 CUT = """
 import os, sys
 import gpack.container.mapped as mapped
+import gpack.container.pieces as pieces
 import gpack.model.direct as direct
 path, after, keep = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 real, count = mapped.map_range, 0
@@ -31,6 +32,14 @@ def map_range(*args):
         os.truncate(path, keep)
     return made
 mapped.map_range = direct.map_range = map_range
+read_at, reads = pieces.read_at, 0
+def read(*args):
+    global reads
+    reads += 1
+    if reads == int(os.environ.get("CUT_AT_READ", 0)):
+        os.truncate(path, keep)
+    return read_at(*args)
+pieces.read_at = read
 """
 COMMAND = "from gpack.cli import main\nsys.exit(main(sys.argv[4:]))\n"
 GENERATE = """
@@ -66,7 +75,6 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("command", "after", "keep"),
     [
-        ("verify", 1, 5000),
         ("inspect", 1, 5000),
         ("tokenize", 1, 5000),
         ("export", 1, 5000),
@@ -80,18 +88,26 @@ def test_commands(pack: Path, tmp_path: Path, command: str, after: int, keep: in
     output.write_bytes(b"old")
     other.write_bytes(pack.read_bytes())
     arguments: dict[str, list[object]] = {
-        "verify": [pack],
         "inspect": [pack, "--tensors", "--metadata"],
         "tokenize": [pack, "hello there"],
         "export": [pack, "-o", output],
         "diff": ["--bytes", pack, other],
         "run": [pack, "-p", "hello", "--raw", "-n", "4"],
     }
-    large = "import gpack.sections.context as context\ncontext.READ_LIMIT = 0  # map all sections\n"
-    done = run(large + COMMAND, pack, after, keep, command, *arguments[command])
+    done = run(COMMAND, pack, after, keep, command, *arguments[command])
     assert done.returncode == 3, done.stderr
     assert "[io.short_read]" in done.stderr
     assert output.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("read", [1, 2, 5, 20])
+def test_verify_reads_in_pieces(pack: Path, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
+    """Sections that are not read at once are read piece by piece, never mapped: a cut is an error of the read."""
+    monkeypatch.setenv("CUT_AT_READ", str(read))
+    pieces = "import gpack.sections.context as context\ncontext.READ_LIMIT = 0\n"
+    done = run(pieces + COMMAND, pack, 0, 500, "verify", pack)
+    assert done.returncode == 3, done.stderr
+    assert "[io.short_read]" in done.stderr
 
 
 @LINUX

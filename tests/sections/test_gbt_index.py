@@ -16,6 +16,7 @@ from gpack.generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 from gpack.pack import open as open_pack
 from gpack.sections.gbt import GbtView, byte_alphabet
 from gpack.sections.gbt_index import byte_tokens, merge_index, special_tokens, token_order
+from gpack.sections.lanes import Blob
 from gpack.sections.verify import verify
 
 
@@ -41,7 +42,7 @@ def test_byte_tokens_by_hand() -> None:
     tokens = ["a", "Ġ", "ĠĠ", "a", "é"]
     blob = "".join(tokens).encode()
     offsets = np.concatenate([[0], np.cumsum([len(token.encode()) for token in tokens])]).astype(np.int64)
-    found = byte_tokens(blob, offsets)
+    found = byte_tokens(Blob(memoryview(blob)), offsets)
     assert {byte: int(found[byte]) for byte in np.flatnonzero(found >= 0)} == {0x20: 1, 0x61: 3, 0xE9: 4}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..container.pieces import Pieces
 from ..generated.constants import (
     MAX_ROWS,
     PAGE,
@@ -64,13 +65,14 @@ def _external(row: ExpertLayoutRowV1) -> bool:
     return bool(row.flags & ExpertFlags.EXTERNAL)
 
 
-def _check_shards(context: Context, checked: CheckedTable, data: memoryview) -> list[ExpertShardRowV1]:
+def _check_shards(context: Context, checked: CheckedTable, data: memoryview | Pieces) -> list[ExpertShardRowV1]:
     header = checked.header
     size, count = header.shard_row_size, header.num_shards
     end = header.ofs_shards + count * size
     if count > MAX_ROWS or size < ExpertShardRowV1.SIZE or end > min(header.ofs_heap, len(data)):
         return []  # reported as expert.shard_table
-    shards = [ExpertShardRowV1.decode(data, header.ofs_shards + index * size) for index in range(count)]
+    rows = data[header.ofs_shards : end]
+    shards = [ExpertShardRowV1.decode(rows, index * size) for index in range(count)]
     check_heap(checked, shards, "shards", header.ofs_shards, size, end=True)
     if bytes_inside(shards, header.len_heap) > header.len_heap:
         return []  # reported as index.heap_order; copying what is shared could take any memory

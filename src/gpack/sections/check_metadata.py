@@ -6,18 +6,22 @@ import codecs
 
 import numpy as np
 
+from ..container.pieces import Pieces, part_of
 from ..generated.constants import CACHE_LINE, GEXC_MAGIC, MAX_LAYERS, MAX_NUMBER, MetadataType, SectionKind
+from ..generated.dtypes import GBT_V1_PARTS
 from ..generated.gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_ALIGNMENT
 from ..generated.rules import align_up, check_gbt_header_v1
 from ..generated.structs import GbtHeaderV1, gbt_v1_layout, gbt_v1_size
 from . import assets, metadata, tokenizer
 from .assets import is_file_name
-from .check_gbt_index import check_index
+from .check_gbt_index import IndexChecker
 from .check_merges import JoinedTokens
 from .check_table import CheckedTable, check_table
 from .check_values import ValueFaultError, check_value
 from .check_vocabulary import check_vocabulary
 from .context import Context
+from .lanes import Blob, Lane
+from .pieced import PiecedTokenizer
 from .placement import ARCHITECTURE, UNKNOWN, is_count
 from .values import Value
 
@@ -38,26 +42,30 @@ def check_tokenizer(context: Context) -> None:
         message = f"It has {len(data)} bytes, the header {GbtHeaderV1.SIZE}."
         report.add("tokenizer.header", section, "", base, message)
         return
-    header = GbtHeaderV1.decode(data)
+    header = GbtHeaderV1.decode(data[: GbtHeaderV1.SIZE])
     report.check_record(GbtHeaderV1)
     broken = check_gbt_header_v1(header, section_size=len(data))
     report.add_broken(broken, header, section, base=base, section_size=len(data))
     if header.magic != GbtHeaderV1.MAGIC or gbt_v1_size(header) != len(data):
         return
     context.check_items(SectionKind.TOKENIZER_BIN, header.vocab_size)
-    table = tokenizer.TokenizerTable(data)
     places = gbt_v1_layout(header)
     report.check("tokenizer.padding", "tokenizer.template", "tokenizer.offsets")
     _check_padding(context, data, base, places)
-    _check_template(context, table.chat_template, base + places["chat_template"][0])
-    if _check_offsets(context, table, base + places["offsets"][0]):
-        _check_triples(context, table, base + places["triples"][0])
+    _check_template(context, part_of(data, *places["chat_template"]), base + places["chat_template"][0])
+    offsets = Lane(part_of(data, *places["offsets"]), GBT_V1_PARTS["offsets"])
+    if _check_offsets(context, offsets, header.vocab_blob_bytes, base + places["offsets"][0]):
+        table = PiecedTokenizer(data) if isinstance(data, Pieces) else tokenizer.TokenizerTable(data)
+        blob = Blob(table.vocab_blob)
+        _check_triples(context, table, blob, base + places["triples"][0])
         if context.thorough:
-            check_index(context, table, data, base)
+            checker = IndexChecker(context, table, data, base, blob)
+            checker.check()
+            context.doubled = checker.doubled
         context.tokenizer = table
 
 
-def _check_padding(context: Context, data: memoryview, base: int, places: dict[str, tuple[int, int]]) -> None:
+def _check_padding(context: Context, data: memoryview | Pieces, base: int, places: dict[str, tuple[int, int]]) -> None:
     end = GbtHeaderV1.SIZE
     for name, (start, length) in places.items():
         if any(data[end:start]):
@@ -65,7 +73,7 @@ def _check_padding(context: Context, data: memoryview, base: int, places: dict[s
         end = start + length
 
 
-def _check_template(context: Context, template: memoryview, at: int) -> None:
+def _check_template(context: Context, template: memoryview | Pieces, at: int) -> None:
     """The template is UTF-8; decoded piece by piece, for a hostile one has 4 GiB."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for start in range(0, len(template), _PIECE):
@@ -81,31 +89,31 @@ def _check_template(context: Context, template: memoryview, at: int) -> None:
             return
 
 
-def _check_offsets(context: Context, table: tokenizer.TokenizerTable, at: int) -> bool:
-    offsets = table.offsets
+def _check_offsets(context: Context, offsets: Lane, size: int, at: int) -> bool:
     last = len(offsets) - 1
     sound = True
 
     def fault(index: int, message: str) -> None:
         nonlocal sound
         sound = False
-        place = at + index * offsets.itemsize
+        place = at + index * offsets.stride
         context.report.add("tokenizer.offsets", tokenizer.SECTION, f"offsets[{index}]", place, message)
 
-    if offsets[0] != 0:
-        fault(0, f"It begins with {offsets[0]}.")
+    begin, end = int(offsets[:1][0]), int(offsets[last:][0])
+    if begin != 0:
+        fault(0, f"It begins with {begin}.")
     for first in range(0, last, _BATCH):
         batch = offsets[first : first + _BATCH + 1]
         for index in np.flatnonzero(batch[1:] < batch[:-1]):
             fault(first + int(index) + 1, f"{batch[index + 1]} follows {batch[index]}.")
-    if offsets[last] != table.header.vocab_blob_bytes:
-        fault(last, f"It ends with {offsets[last]}, not {table.header.vocab_blob_bytes}.")
+    if end != size:
+        fault(last, f"It ends with {end}, not {size}.")
     return sound
 
 
-def _check_triples(context: Context, table: tokenizer.TokenizerTable, at: int) -> None:
+def _check_triples(context: Context, table: tokenizer.TokenizerTable, blob: Blob, at: int) -> None:
     size = table.header.vocab_size
-    joined = JoinedTokens(table)
+    joined = JoinedTokens(table.offsets, blob)
     if len(table.triples):
         context.report.check("tokenizer.triples", "tokenizer.merge_bytes")
     for first in range(0, len(table.triples), _BATCH):
@@ -118,8 +126,8 @@ def _check_triples(context: Context, table: tokenizer.TokenizerTable, at: int) -
         for rule, rows in (("tokenizer.triples", wrong), ("tokenizer.merge_bytes", unequal)):
             for row in rows:
                 index = first + int(row)
-                place = at + index * table.triples.strides[0]
-                message = f"Found {table.triples[index].tolist()} in a vocabulary of {size}."
+                place = at + index * GBT_V1_PARTS["triples"].itemsize
+                message = f"Found {batch[row].tolist()} in a vocabulary of {size}."
                 context.report.add(rule, tokenizer.SECTION, f"triples[{index}]", place, message)
 
 
@@ -196,16 +204,11 @@ def _check_source_alignment(checked: CheckedTable) -> None:
 
 
 def _check_entry(context: Context, checked: CheckedTable, index: int, key: str) -> None:
-    row, table = checked.rows[index], checked.table
+    row = checked.rows[index]
     heap = checked.header.len_heap
-    if (
-        table is None
-        or index in checked.broken
-        or row.value_offset > heap
-        or row.value_length > heap - row.value_offset
-    ):
+    if index in checked.broken or row.value_offset > heap or row.value_length > heap - row.value_offset:
         return
-    raw = table.bytes_of(row, "value")
+    raw = checked.part_of(row, "value")
     context.report.check("metadata.value")
     try:
         check_value(row.value_type, row.element_type, row.count, raw)
@@ -213,7 +216,7 @@ def _check_entry(context: Context, checked: CheckedTable, index: int, key: str) 
         checked.fault("metadata.value", index, "value_offset", f"{key}: {error}.")
         return
     if row.value_type != MetadataType.ARRAY and len(raw) <= 1 << 16:
-        context.metadata[key] = Value(key, row.value_type, row.element_type, row.count, bytes(raw)).python()
+        context.metadata[key] = Value(key, row.value_type, row.element_type, row.count, bytes(raw[:])).python()
 
 
 def _check_stub(context: Context, checked: CheckedTable, index: int, key: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ..container.pieces import Pieces, part_of
 from ..container.report import Report
 from ..generated.constants import MAX_ROWS
 from ..generated.rules import RULES, align_up
 from ..generated.sections import SECTIONS
+from .pieced import Made, PiecedTable
 from .table import Table
 
+_KEPT = 1 << 16  # rows that are decoded once; of more each is decoded when it is looked at
 Broken = list[tuple[str, str]]
 
 
@@ -31,8 +35,8 @@ class CheckedTable:
         self.base = base
         self.report = report
         self.section = section
-        self.rows: list[Any] = []
-        self.names: list[bytes] = []
+        self.rows: Sequence[Any] = []
+        self.names: Sequence[bytes] = []
         self.shards: list[Any] = []
         self.broken: set[int] = set()
 
@@ -40,6 +44,12 @@ class CheckedTable:
     def sound(self) -> bool:
         """Whether rows and heap could be read."""
         return self.table is not None
+
+    def part_of(self, row: Any, ref: str) -> memoryview | Pieces:
+        """The heap bytes of a row's reference, which must be sound; of a large section to be read."""
+        start = self.header.ofs_heap + getattr(row, f"{ref}_offset")
+        data: Any = b"" if self.table is None else self.table.data
+        return part_of(data, start, getattr(row, f"{ref}_length"))
 
     def bytes_of(self, row: Any, ref: str) -> bytes:
         """The heap bytes of a row's reference; empty where it is bad."""
@@ -66,7 +76,7 @@ class CheckedTable:
         return self.names[index].decode("utf-8", "backslashreplace") if index < len(self.names) else f"row {index}"
 
 
-def check_table(kind: int, data: memoryview, *, base: int, report: Report) -> CheckedTable:
+def check_table(kind: int, data: memoryview | Pieces, *, base: int, report: Report) -> CheckedTable:
     """Checks header, every row, every reference, the heap's order, and that names are sorted and UTF-8.
 
     Args:
@@ -83,7 +93,7 @@ def check_table(kind: int, data: memoryview, *, base: int, report: Report) -> Ch
     if len(data) < header_class.SIZE:
         report.add("index.header", section, "", base, f"It has {len(data)} bytes, the header {header_class.SIZE}.")
         return made
-    header = made.header = header_class.decode(data)
+    header = made.header = header_class.decode(data[: header_class.SIZE])
     report.check_record(header_class)
     broken = check_header(header, section_size=len(data))
     report.add_broken(broken, header, section, base=base, section_size=len(data))
@@ -97,12 +107,13 @@ def check_table(kind: int, data: memoryview, *, base: int, report: Report) -> Ch
         or header.num_rows > MAX_ROWS
     ):
         return made
-    made.table = Table(kind, data)
+    made.table = PiecedTable(kind, data) if isinstance(data, Pieces) else Table(kind, data)
     if header.num_rows:
         report.check_record(row_class)
-    for index in range(header.num_rows):
-        row = made.table.row(index)
-        made.rows.append(row)
+    made.rows = Made(header.num_rows, made.table.row)
+    if header.num_rows <= _KEPT:
+        made.rows = list(made.rows)
+    for index, row in enumerate(made.rows):
         if broken := check_row(row):
             if any(not RULES[rule].recommended for rule, _ in broken):
                 made.broken.add(index)
@@ -116,14 +127,14 @@ def check_table(kind: int, data: memoryview, *, base: int, report: Report) -> Ch
     return made
 
 
-def bytes_inside(rows: list[Any], len_heap: int) -> int:
+def bytes_inside(rows: Sequence[Any], len_heap: int) -> int:
     """Bytes of all references of rows together, without those that leave the heap."""
     spans = ((getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")) for row in rows for ref, _ in row.REFS)
     return sum(length for offset, length in spans if offset + length <= len_heap)
 
 
 def check_heap(
-    checked: CheckedTable, rows: list[Any], what: str, ofs_rows: int, row_size: int, *, end: bool, start: int = 0
+    checked: CheckedTable, rows: Sequence[Any], what: str, ofs_rows: int, row_size: int, *, end: bool, start: int = 0
 ) -> int:
     """References point inside the heap, in row order, with the least gaps, which are zero.
 
@@ -139,8 +150,7 @@ def check_heap(
     header, table = checked.header, checked.table
     if table is None:
         return start
-    heap = table.data[header.ofs_heap : header.ofs_heap + header.len_heap]
-    expected = start
+    size, expected = header.len_heap, start
     if rows:
         checked.report.check("index.heap_ref", "index.heap_zero")
     checked.report.check("index.heap_order")
@@ -149,20 +159,20 @@ def check_heap(
             offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
             name = f"{ref}_offset"
             place = checked.base + ofs_rows + index * row_size + row.OFFSETS[name]
-            if offset > len(heap) or length > len(heap) - offset:
-                message = f"Bytes {offset} to {offset + length}, the heap has {len(heap)}."
+            if offset > size or length > size - offset:
+                message = f"Bytes {offset} to {offset + length}, the heap has {size}."
                 checked.report.add("index.heap_ref", checked.section, f"{what}[{index}].{name}", place, message)
                 continue
             least = align_up(expected, alignment) if length else 0
             if offset != least:
                 message = f"Found {offset}, expected {least}."
                 checked.report.add("index.heap_order", checked.section, f"{what}[{index}].{name}", place, message)
-            elif any(heap[expected:offset]):
+            elif any(table.data[header.ofs_heap + expected : header.ofs_heap + offset]):
                 gap = checked.base + header.ofs_heap + expected
                 checked.report.add("index.heap_zero", checked.section, "heap", gap, f"Before heap byte {offset}.")
             expected = offset + length if length else expected
-    if end and expected != len(heap):
-        checked.header_fault("index.heap_order", "len_heap", f"The last reference ends at {expected} of {len(heap)}.")
+    if end and expected != size:
+        checked.header_fault("index.heap_order", "len_heap", f"The last reference ends at {expected} of {size}.")
     return expected
 
 
@@ -173,13 +183,13 @@ def _check_names(checked: CheckedTable) -> None:
     if checked.rows:
         checked.report.check("index.sorted", "index.utf8")
     ref = checked.rows[0].REFS[0][0] if checked.rows else ""
+    checked.names = Made(len(checked.rows), lambda index: checked.bytes_of(checked.rows[index], ref))
+    if len(checked.rows) <= _KEPT:
+        checked.names = list(checked.names)
     previous: bytes | None = None
-    for index, row in enumerate(checked.rows):
+    for index, (row, name) in enumerate(zip(checked.rows, checked.names, strict=True)):
         offset, length = getattr(row, f"{ref}_offset"), getattr(row, f"{ref}_length")
-        inside = offset <= checked.header.len_heap and length <= checked.header.len_heap - offset
-        name = bytes(table.bytes_of(row, ref)) if inside else b""
-        checked.names.append(name)
-        if not inside:
+        if offset > checked.header.len_heap or length > checked.header.len_heap - offset:
             continue
         if previous is not None and name <= previous:
             message = f"{name[:80]!r} stands after {previous[:80]!r}."

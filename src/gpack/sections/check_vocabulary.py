@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..errors import FormatError
@@ -10,6 +12,7 @@ from ..generated.structs import gbt_v1_layout
 from . import metadata, tokenizer
 from .check_table import CheckedTable
 from .context import Context
+from .lanes import Blob
 from .merges import spell_themselves
 from .strings import StringTable
 from .tokenizer import TokenizerTable, gather
@@ -40,11 +43,8 @@ def check_vocabulary(context: Context, checked: CheckedTable) -> None:
     if tokenizer.TOKENS not in rows:
         checked.header_fault(_RULE, "num_rows", f"TokenizerBin is there, {tokenizer.TOKENS} is not.")
         return
-    resolved = _resolved(checked, rows, held)
-    wanted = [key for key in (*_KEYS, *_TEXTS) if key in rows and (key != tokenizer.MERGES or resolved is None)]
-    values = {key: _value(checked, rows[key], held) for key in wanted}
     try:
-        said = tokenizer.read_vocabulary(values, resolved)
+        said = _said(context, checked, rows, held)
     except FormatError as error:
         if held is not None:
             field = error.field or tokenizer.TOKENS
@@ -60,19 +60,52 @@ def check_vocabulary(context: Context, checked: CheckedTable) -> None:
         _compare(context, held, said)
 
 
-def _resolved(checked: CheckedTable, rows: dict[str, int], held: TokenizerTable | None) -> tokenizer.Ids | None:
-    """The section's triples, where their texts surely resolve to them; None where that must be worked out."""
-    index = rows.get(tokenizer.MERGES)
-    if held is None or index is None or not metadata.is_stub(checked.rows[index]):
-        return None
-    row = checked.rows[index]
-    typed = (row.value_type, row.element_type) == (MetadataType.ARRAY, MetadataType.STRING)
-    return held.triples if typed and spell_themselves(_tokens(held), held.triples) else None
+def _said(
+    context: Context, checked: CheckedTable, rows: dict[str, int], held: TokenizerTable | None
+) -> tokenizer.Vocabulary | None:
+    """What the metadata says of the vocabulary.
+
+    Raises:
+        FormatError: `gguf.value`.
+    """
+    stubs = {key for key in _KEYS[:4] if key in rows and metadata.is_stub(checked.rows[rows[key]])}
+    resolved = held is not None and tokenizer.MERGES in stubs and _resolves(context, held)
+    if held is not None and stubs == rows.keys() & {*_KEYS[:4]} and (resolved or tokenizer.MERGES not in rows):
+        return _given_back(checked, rows, held, stubs)
+    wanted = [key for key in (*_KEYS, *_TEXTS) if key in rows and not (resolved and key == tokenizer.MERGES)]
+    values = {key: _value(checked, rows[key], held) for key in wanted}
+    return tokenizer.read_vocabulary(values, held.triples[:] if resolved and held is not None else None)
+
+
+def _resolves(context: Context, held: TokenizerTable) -> bool:
+    """Whether the texts of the section's merges surely resolve to them."""
+    return spell_themselves(held.offsets, Blob(held.vocab_blob), held.triples, context.doubled)
+
+
+def _given_back(
+    checked: CheckedTable, rows: dict[str, int], held: TokenizerTable, stubs: set[str]
+) -> tokenizer.Vocabulary:
+    """The same where the metadata leaves it all to TokenizerBin: nothing of any size is read or worked out.
+
+    Raises:
+        FormatError: `gguf.value`, of what the metadata says itself.
+    """
+    for key in _TEXTS:
+        if key in rows:
+            tokenizer.check_text(_value(checked, rows[key], held))
+    end = tokenizer.end_of(_value(checked, rows[tokenizer.EOS], held) if tokenizer.EOS in rows else None, len(held))
+    template: Any = held.chat_template if tokenizer.TEMPLATE in stubs else b""
+    types = held.token_types if tokenizer.TYPES in stubs else np.full(len(held), tokenizer.NORMAL, np.uint8)
+    triples = held.triples if tokenizer.MERGES in stubs else np.empty((0, 3), np.int32)
+    nothing = np.empty(0, np.int64)
+    return tokenizer.Vocabulary(
+        StringTable(memoryview(b""), nothing, nothing), types, triples, template, end, frozenset(stubs)
+    )
 
 
 def _tokens(held: TokenizerTable) -> StringTable:
     starts = held.offsets.astype(np.int64)
-    return StringTable(held.vocab_blob, starts[:-1], np.diff(starts))
+    return StringTable(held.vocab_blob[:], starts[:-1], np.diff(starts))
 
 
 def _check_stubs(checked: CheckedTable, held: TokenizerTable, said: tokenizer.Vocabulary, rows: dict[str, int]) -> None:
@@ -106,10 +139,12 @@ def _compare(context: Context, held: TokenizerTable, said: tokenizer.Vocabulary)
         at = base + places[name][0] + index * size
         context.report.add(_RULE, tokenizer.SECTION, f"{name}[{index}]", at, message)
 
-    types, triples = held.token_types, held.triples
-    for index in np.flatnonzero(types != said.types).tolist():
-        fault("token_types", index, types.itemsize, types[index], said.types[index])
-    if len(triples) == len(said.triples):
+    types = held.token_types
+    if types is not said.types:
+        for index in np.flatnonzero(types != said.types).tolist():
+            fault("token_types", index, types.itemsize, types[index], said.types[index])
+    if held.triples is not said.triples and held.header.n_merges == len(said.triples):
+        triples = held.triples[:]
         for index in np.flatnonzero((triples != said.triples).any(axis=1)).tolist():
             fault("triples", index, triples.strides[0], triples[index].tolist(), said.triples[index].tolist())
 
@@ -127,20 +162,20 @@ def _value(checked: CheckedTable, index: int, held: TokenizerTable | None) -> Va
     if key == tokenizer.TYPES:
         signed = row.element_type == MetadataType.INT32
         return Value(*kind, held.token_types.astype("<i4" if signed else "<u4").tobytes())
-    return Value(*kind, held.chat_template)
+    return Value(*kind, held.chat_template[:])
 
 
 def _merges(held: TokenizerTable) -> StringTable:
     """The merges as text, left, a space and right; empty where a merge names no token."""
-    size = len(held)
-    inside = np.asarray(((held.triples >= 0) & (held.triples < size)).all(axis=1), np.bool_)
-    ids = np.where(inside[:, None], held.triples, 0).astype(np.int64)[:, :2]
+    size, triples, blob = len(held), held.triples[:], held.vocab_blob[:]
+    inside = np.asarray(((triples >= 0) & (triples < size)).all(axis=1), np.bool_)
+    ids = np.where(inside[:, None], triples, 0).astype(np.int64)[:, :2]
     # Three runs to a merge: the left token, a space that stands after the blob, the right token.
     starts = held.offsets.astype(np.int64)
     lengths = np.diff(starts) if size else np.zeros(1, np.int64)
-    places = np.stack([starts[ids[:, 0]], np.full(len(ids), len(held.vocab_blob)), starts[ids[:, 1]]], axis=1)
+    places = np.stack([starts[ids[:, 0]], np.full(len(ids), len(blob)), starts[ids[:, 1]]], axis=1)
     sizes = np.stack([lengths[ids[:, 0]], np.ones(len(ids), np.int64), lengths[ids[:, 1]]], axis=1)
     sizes[~inside] = 0
-    text = gather(memoryview(bytes(held.vocab_blob) + b" "), places.reshape(-1), sizes.reshape(-1))
+    text = gather(memoryview(bytes(blob) + b" "), places.reshape(-1), sizes.reshape(-1))
     whole = sizes.sum(axis=1)
     return StringTable(memoryview(text), np.cumsum(whole) - whole, whole)

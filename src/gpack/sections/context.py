@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..container.lost_pages import guard
-from ..container.mapped import MappedFile
+from ..container.pieces import Handle, Pieces
 from ..container.report import Report
 from ..container.structure import Structure, entry_fault, read_at
 from ..generated.constants import SECTION_NAMES
@@ -15,9 +14,8 @@ from .check_table import CheckedTable
 from .chunks import ChunkDigests
 from .tokenizer import TokenizerTable
 
-# Sections up to this size are read, larger ones are mapped: reading survives a file that shrinks meanwhile, mapping
-# takes no memory of its own.
-READ_LIMIT = 32 << 20
+# Sections up to this size are read at once, larger ones piece by piece. Either survives a file that shrinks meanwhile.
+READ_LIMIT = 4 << 20
 _ZERO_CHUNK = 1 << 20
 
 
@@ -28,9 +26,11 @@ class Context:
     Attributes:
         tensors: Rows of TensorIndexBin by name, empty where the index is not sound.
         names: Names of those rows, by row.
+        doubled: Whether a token of the tokenizer is there twice; None where that is not known.
         metadata: Decoded metadata that placement depends on.
         chunks: ChunkDigests, where it is there and can be used.
         notes: What was not checked, and why, one sentence each.
+        held: Keeps the file open as long as something is read of it, where the caller may go away before.
         thorough: Also look at the bytes between tensors, and work out anew what is derived from the vocabulary.
     """
 
@@ -43,9 +43,11 @@ class Context:
     tensors: dict[str, TensorIndexRowV1] = field(default_factory=dict)
     tensor_rows: dict[str, int] = field(default_factory=dict)
     tokenizer: TokenizerTable | None = None
+    doubled: bool | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     chunks: ChunkDigests | None = None
     notes: list[str] = field(default_factory=list)
+    held: Handle | None = None
     thorough: bool = True
 
     def entry(self, kind: int) -> GPackSectionEntryV1 | None:
@@ -56,16 +58,16 @@ class Context:
             return None
         return found
 
-    def load(self, kind: int) -> tuple[memoryview, int] | None:
-        """A section's bytes and its offset in the file; None where it is absent or out of bounds."""
+    def load(self, kind: int) -> tuple[memoryview | Pieces, int] | None:
+        """A section's bytes, of a large one to be read, and its offset in the file.
+
+        None where it is absent or out of bounds.
+        """
         entry = self.entry(kind)
         if entry is None:
             return None
-        if entry.size > READ_LIMIT:
-            guard()
-        # A map of its own: it goes with the last view of this section.
-        file = MappedFile(self.path, self.structure.file_size, "read" if entry.size <= READ_LIMIT else "auto")
-        return file.span(self.descriptor, entry.offset, entry.size), entry.offset
+        pieces = Pieces(self.descriptor, self.path, entry.offset, entry.size, self.held)
+        return pieces if entry.size > READ_LIMIT else pieces[:], entry.offset
 
     def check_items(self, kind: int, count: int) -> None:
         """Compares `item_count` of the directory with what the section holds."""

@@ -12,21 +12,28 @@ import numpy.typing as npt
 
 from ..generated.constants import GbtFlags
 from .gbt import byte_alphabet
+from .lanes import Blob
 
 Ids = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
 
 SPECIAL_TYPES = (2, 3, 4)  # unknown, control, user-defined
-_WORD = 8  # bytes that are compared as one number
+WORD = 8  # bytes that are compared as one number
+_BATCH = 1 << 16  # tokens at a time
 NO_KEY = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def merge_index(triples: Ids) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
     """`merge_keys` and `merge_ranks` of triples [n, 3]."""
-    wide = triples.astype(np.int64) & 0xFFFFFFFF
-    keys = (wide[:, 0].astype(np.uint64) << np.uint64(32)) | wide[:, 1].astype(np.uint64)
+    keys = merge_keys(triples)
     ranks = np.argsort(keys, kind="stable")
     return keys[ranks], ranks.astype(np.uint32)
+
+
+def merge_keys(triples: Ids) -> npt.NDArray[np.uint64]:
+    """The key of each triple: its left and its right token."""
+    wide = triples.astype(np.int64) & 0xFFFFFFFF
+    return np.asarray((wide[:, 0].astype(np.uint64) << np.uint64(32)) | wide[:, 1].astype(np.uint64), np.uint64)
 
 
 def token_order(blob: bytes | memoryview, offsets: Offsets) -> npt.NDArray[np.uint32]:
@@ -36,37 +43,45 @@ def token_order(blob: bytes | memoryview, offsets: Offsets) -> npt.NDArray[np.ui
     one by one.
     """
     starts, lengths = offsets[:-1], np.diff(offsets)
-    padded = np.concatenate([np.frombuffer(blob, np.uint8), np.zeros(2 * _WORD, np.uint8)])
-    first, second = (_word(padded, starts, lengths, at) for at in (0, _WORD))
+    padded = np.concatenate([np.frombuffer(blob, np.uint8), np.zeros(2 * WORD, np.uint8)])
+    first, second = (word_of(padded, starts, lengths, at) for at in (0, WORD))
     order = np.lexsort((second, first))
     same = (first[order[1:]] == first[order[:-1]]) & (second[order[1:]] == second[order[:-1]])
     # Runs of equal numbers begin where `same` begins and end where it ends.
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]])))
     for start, end in edges.reshape(-1, 2).tolist():
         run = order[start : end + 1]
-        if (lengths[run] != lengths[run[0]]).any() or lengths[run[0]] > 2 * _WORD:
+        if (lengths[run] != lengths[run[0]]).any() or lengths[run[0]] > 2 * WORD:
             run[:] = sorted(run.tolist(), key=lambda token: bytes(blob[offsets[token] : offsets[token + 1]]))
     return order.astype(np.uint32)
 
 
-def _word(padded: npt.NDArray[np.uint8], starts: Offsets, lengths: Offsets, at: int) -> npt.NDArray[np.uint64]:
+def word_of(padded: npt.NDArray[np.uint8], starts: Offsets, lengths: Offsets, at: int) -> npt.NDArray[np.uint64]:
     """Eight bytes of each token from byte `at` on, as a number that compares as they do; zeros after its end."""
-    words = np.ndarray((len(padded) - _WORD + 1,), ">u8", padded, strides=(1,))
-    kept = np.clip(lengths - at, 0, _WORD)
-    masks = np.array([(1 << 64) - (1 << 8 * (_WORD - count)) for count in range(_WORD + 1)], np.uint64)
+    words = np.ndarray((len(padded) - WORD + 1,), ">u8", padded, strides=(1,))
+    kept = np.clip(lengths - at, 0, WORD)
+    masks = np.array([(1 << 64) - (1 << 8 * (WORD - count)) for count in range(WORD + 1)], np.uint64)
     return np.asarray(words[np.where(kept > 0, starts + at, 0)].astype(np.uint64) & masks[kept], np.uint64)
 
 
-def byte_tokens(blob: bytes | memoryview, offsets: Offsets) -> Ids:
+def byte_tokens(blob: Blob, offsets: npt.NDArray[Any]) -> Ids:
     """The last token that is one character of the byte alphabet, for each byte; -1 where there is none."""
     found = np.full(256, -1, np.int32)
     spelled = {char.encode(): byte for byte, char in enumerate(byte_alphabet())}
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    for token_id in np.flatnonzero((lengths == 1) | (lengths == 2)):
-        start = int(starts[token_id])
-        byte = spelled.get(bytes(blob[start : start + int(lengths[token_id])]))
-        if byte is not None:
-            found[byte] = token_id
+    # By the characters' bytes: one, or two as one number.
+    single, double = np.full(1 << 8, -1, np.int32), np.full(1 << 16, -1, np.int32)
+    for octets, byte in spelled.items():
+        (single if len(octets) == 1 else double)[int.from_bytes(octets, "big")] = byte
+    for first in range(0, len(offsets) - 1, _BATCH):
+        starts = offsets[first : first + _BATCH + 1].astype(np.int64)
+        lengths = np.diff(starts)
+        bytes_of = np.full(len(lengths), -1, np.int32)
+        for length, table in ((1, single), (2, double)):
+            rows = np.flatnonzero(lengths == length)
+            read = blob.gather(starts[rows], lengths[rows]).reshape(-1, length).astype(np.int64)
+            bytes_of[rows] = table[read[:, 0] if length == 1 else read[:, 0] << 8 | read[:, 1]]
+        ids = np.flatnonzero(bytes_of >= 0)
+        np.maximum.at(found, bytes_of[ids], (ids + first).astype(np.int32))
     return found
 
 
@@ -94,6 +109,6 @@ def build_index(
         arrays["merge_keys"], arrays["merge_ranks"] = merge_index(triples)
         flags |= GbtFlags.MERGE_INDEX
     if byte_level:
-        arrays["byte_tokens"] = byte_tokens(blob, offsets)
+        arrays["byte_tokens"] = byte_tokens(Blob(memoryview(blob)), offsets)
         flags |= GbtFlags.BYTE_TOKENS
     return flags, arrays

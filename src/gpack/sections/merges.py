@@ -13,6 +13,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
+from .lanes import Blob, Lane, batches
 from .strings import StringTable
 
 Ids = npt.NDArray[np.int32]
@@ -27,6 +28,8 @@ _MASKS = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint6
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying loses nothing
 _FOLD = np.uint64(32)
 _LONG = 512  # bytes; longer strings are few, and taken one by one
+_ROWS = 1 << 16  # tokens or merges at a time
+_HASHES = 1 << 20
 UNRESOLVED = -1
 
 
@@ -59,7 +62,9 @@ def resolve_merges(tokens: StringTable, merges: StringTable) -> tuple[Ids, bool]
     return triples, bool(resolved.all())
 
 
-def spell_themselves(tokens: StringTable, triples: Ids) -> bool:
+def spell_themselves(
+    offsets: npt.NDArray[np.uint32], blob: Blob, triples: Ids | Lane, doubled: bool | None = None
+) -> bool:
     """Whether the texts of these merges surely resolve to the same triples: much faster than to resolve them.
 
     That is so where no token is there twice, and no left token has a space after its first byte, where a text would be
@@ -67,16 +72,61 @@ def spell_themselves(tokens: StringTable, triples: Ids) -> bool:
 
     Args:
         triples: int32 [n_merges, 3]; the merged tokens are known to be their parts joined.
+        doubled: Whether a token is there twice; None where that must be found.
     """
-    if not len(triples) or triples.min() < 0 or triples.max() >= len(tokens):
+    if not len(triples) or doubled:
         return False
-    data, left = np.frombuffer(tokens.data, np.uint8), triples[:, 0]
-    spaces = np.concatenate([[0], np.cumsum(data == _SPACE)])
-    starts, lengths = tokens.starts[left], tokens.lengths[left]
-    if lengths.min() < 1 or (spaces[starts + lengths] != spaces[starts + 1]).any():
-        return False
-    hashes = np.sort(_hashes(Runs(data, tokens.starts, tokens.lengths)))
-    return not bool((hashes[1:] == hashes[:-1]).any())
+    for first in range(0, len(triples), _ROWS):
+        batch = triples[first : first + _ROWS]
+        if batch.min() < 0 or batch.max() >= len(offsets) - 1:
+            return False
+        left = np.unique(batch[:, 0]).astype(np.int64)
+        starts = offsets[left].astype(np.int64)
+        lengths = offsets[left + 1] - starts
+        if lengths.min() < 1:
+            return False
+        if _any_space(blob, starts + 1, lengths - 1):
+            return False
+    return doubled is False or not _has_doubles(offsets, blob)
+
+
+def _any_space(blob: Blob, starts: Positions, lengths: Positions) -> bool:
+    """Whether a space lies in one of these runs."""
+    short, long = np.flatnonzero(lengths <= _LONG), np.flatnonzero(lengths > _LONG)
+    for part in batches(lengths[short]):
+        if (blob.gather(starts[short[part]], lengths[short[part]]) == _SPACE).any():
+            return True
+    runs = zip(starts[long].tolist(), lengths[long].tolist(), strict=True)
+    return any(_SPACE in chunk for start, length in runs for chunk in blob.chunks(start, length))
+
+
+def _has_doubles(offsets: npt.NDArray[np.uint32], blob: Blob) -> bool:
+    """Whether two tokens have the same hash; so many hashes are kept at a time as memory should hold."""
+    count = len(offsets) - 1
+    passes = -(-count // _HASHES)
+    for number in range(passes):
+        kept: list[Words] = []
+        for first in range(0, count, _ROWS):
+            starts = offsets[first : first + _ROWS + 1].astype(np.int64)
+            found = _hashes_of(blob, starts[:-1], np.diff(starts))
+            kept.extend(hashes[hashes % np.uint64(passes) == number] for hashes in found)
+        hashes = np.sort(np.concatenate(kept)) if kept else np.empty(0, np.uint64)
+        if (hashes[1:] == hashes[:-1]).any():
+            return True
+    return False
+
+
+def _hashes_of(blob: Blob, starts: Positions, lengths: Positions) -> Iterator[Words]:
+    """Hashes of these runs, in any order: equal ones have equal hashes."""
+    short, long = np.flatnonzero(lengths <= _LONG), np.flatnonzero(lengths > _LONG)
+    for part in batches(lengths[short]):
+        sizes = lengths[short[part]]
+        yield _hashes(Runs(blob.gather(starts[short[part]], sizes), np.cumsum(sizes) - sizes, sizes))
+    for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
+        digest = blake2b(digest_size=_WORD)
+        for chunk in blob.chunks(start, length):
+            digest.update(chunk)
+        yield np.frombuffer(digest.digest(), np.uint64)
 
 
 def _first_spaces(data: Octets, merges: StringTable) -> tuple[Positions, Flags]:

@@ -101,7 +101,7 @@ class TokenizerTable:
         """
         size = len(self.triples)
         for first in range(0, len(self.triples), _BATCH):
-            sides = self.triples[first : first + _BATCH, :2].astype(np.int64)
+            sides = self.triples[first : first + _BATCH][:, :2].astype(np.int64)
             sides = sides[((sides >= 0) & (sides < len(self))).all(axis=1)]
             size += int((self.offsets[sides + 1].astype(np.int64) - self.offsets[sides]).sum())
         return size
@@ -165,7 +165,7 @@ def read_vocabulary(metadata: Mapping[str, Value], resolved: Ids | None = None) 
     if tokens is None:
         return None
     for key in (MODEL, PRE):
-        _check_text(metadata.get(key))
+        check_text(metadata.get(key))
     table = _strings(tokens)
     stubs = {TOKENS}
     types = _token_types(metadata.get(TYPES), len(table), stubs)
@@ -173,7 +173,7 @@ def read_vocabulary(metadata: Mapping[str, Value], resolved: Ids | None = None) 
     if resolved is not None:
         stubs.add(MERGES)
     template = _template(metadata.get(TEMPLATE), stubs)
-    return Vocabulary(table, types, triples, template, _eos(metadata.get(EOS), len(table)), frozenset(stubs))
+    return Vocabulary(table, types, triples, template, end_of(metadata.get(EOS), len(table)), frozenset(stubs))
 
 
 def build_tokenizer(metadata: Mapping[str, Value]) -> BuiltTokenizer | None:
@@ -237,7 +237,12 @@ def gather(data: memoryview, starts: npt.NDArray[np.int64], lengths: npt.NDArray
     return gathered
 
 
-def _check_text(value: Value | None) -> None:
+def check_text(value: Value | None) -> None:
+    """Makes sure that a value, where there is one, is text.
+
+    Raises:
+        FormatError: `gguf.value`.
+    """
     if value is None:
         return
     if value.value_type != MetadataType.STRING:
@@ -296,7 +301,12 @@ def _template(value: Value | None, stubs: set[str]) -> bytes:
     return template
 
 
-def _eos(value: Value | None, vocab_size: int) -> int:
+def end_of(value: Value | None, vocab_size: int) -> int:
+    """The end token that a value names; `NO_ID` where there is none, or it is not in the vocabulary.
+
+    Raises:
+        FormatError: `gguf.value`.
+    """
     if value is None:
         return NO_ID
     token = value.python()

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..container.manifest import binding_faults, canonical, parse_json, schema_faults
 from ..container.mapped import check_uncut
+from ..container.pieces import Handle
 from ..container.reader import Container
 from ..container.report import Report
 from ..container.structure import MANIFEST, Structure, close_read, open_file, read_at, read_structure
@@ -134,15 +135,9 @@ def verify(
 
 def _tables_job(context: Context) -> Callable[[], None]:
     """What checks the rules of manifest and sections; it has the file open by itself, for its caller may go away."""
-    context.descriptor = os.dup(context.descriptor)
-
-    def work() -> None:
-        try:
-            _check_tables(context)
-        finally:
-            close_read(context.descriptor)
-
-    return work
+    context.held = Handle(context.descriptor)
+    context.descriptor = context.held.descriptor
+    return lambda: _check_tables(context)
 
 
 def _check_tables(context: Context) -> None:
