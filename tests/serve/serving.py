@@ -67,14 +67,15 @@ class Bed:
     def __init__(self, model: GuildModel, **options: Any) -> None:
         engine_options = {name: options.pop(name) for name in ("batch", "state_bytes") if name in options}
         self.model = model
+        self.tokenizer: Any = options.pop("tokenizer", None) or model.tokenizer
         self.engine = model.engine(threads=1, cpu="portable", **engine_options)
-        self.ends = end_tokens(model.tokenizer, model.metadata.get)
+        self.ends = end_tokens(self.tokenizer, model.metadata.get)
         self.scheduler = Scheduler(self.engine, **{"parallel": 4, "queue": 100, "n_ctx": 200, **options})
 
     def make(self, prompt: list[int], rules: Rules | None = None, after: Told | None = None, **options: Any) -> Told:
         request = Request(ids=prompt, **{"max_tokens": 12, "sampling": Sampling(seed=1, temperature=1.0), **options})
         n_ctx = self.scheduler.n_ctx
-        writing = Writing(request, self.model.tokenizer, self.ends, n_ctx, rules)
+        writing = Writing(request, self.tokenizer, self.ends, n_ctx, rules)
         told = Told()
         told.job = Job(request, writing, told.take, None if after is None else after.job)
         return told

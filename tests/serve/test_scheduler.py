@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from engine import toy_qwen4exp
+from engine.test_draft_layer import with_draft_layer
+from markov import tiny as tiny_tokenizer
 
 from gpack.errors import GpackError, UsageError
 from gpack.generate.sampling import GREEDY, Sampling
@@ -40,7 +44,7 @@ def alone(model: GuildModel, prompt: list[int], sampling: Sampling, count: int =
     return ids
 
 
-@pytest.mark.parametrize("draft", ["off", "auto", 3])
+@pytest.mark.parametrize("draft", ["off", "auto", 1, 3])
 def test_texts_together_are_those_that_they_are_alone(model: GuildModel, draft: str | int) -> None:
     given = list(zip(prompts(10), samplings(10), strict=True))
     expected = [alone(model, prompt, sampling) for prompt, sampling in given]
@@ -145,7 +149,7 @@ def test_what_goes_wrong_with_one_text_fails_that_text_alone(model: GuildModel) 
 
 def test_prompts_are_read_however_many_texts_are_written(model: GuildModel) -> None:
     with Bed(model, parallel=40, n_ctx=120, draft="off") as bed:
-        bed.scheduler._row_seconds = 1.0  # as of a model so slow that a step may not even have a row
+        bed.scheduler._pace.row = 1.0  # as of a model so slow that a step may not even have a row
         told = [bed.ask([number + 5], max_tokens=100) for number in range(30)]
         late = bed.ask([3, 4, 5, 6], max_tokens=1)
         late.result()
@@ -190,3 +194,42 @@ def test_a_text_that_does_not_fit_alone_fails_alone(model: GuildModel) -> None:
     with Bed(model, state_bytes=size, draft="off") as bed:
         assert bed.ask([5], max_tokens=150).result().ids
         assert bed.scheduler.running == 0
+
+
+def test_texts_that_repeat_themselves_are_drafted_together(model: GuildModel) -> None:
+    """With drafts of a fixed length every text that has an idea gets them; the same bytes come in fewer steps."""
+    given = [(prompt, Sampling(seed=number, temperature=0.01)) for number, prompt in enumerate(prompts(4, 30))]
+    expected = [alone(model, prompt, sampling, 80) for prompt, sampling in given]
+    steps = []
+    for draft in ("off", 4):
+        with Bed(model, draft=draft) as bed:
+            told = [bed.ask(prompt, sampling=sampling, max_tokens=80) for prompt, sampling in given]
+            assert [one.result().ids for one in told] == expected
+            steps.append(bed.scheduler.counters.steps)
+            drafted = bed.scheduler.counters.drafted, bed.scheduler.counters.accepted
+    assert drafted[0] > drafted[1] > 0
+    assert steps[1] < steps[0]
+
+
+@pytest.mark.parametrize("build", [with_draft_layer, toy_qwen4exp.with_draft_layer], ids=["qwen35moe", "qwen4exp"])
+def test_drafts_of_the_models_own_layer(build: Any, tmp_path: Path) -> None:
+    """Several texts of a hybrid are drafted by one run of its layer; each is what it is without, kept prefixes too."""
+    tokenizer = tiny_tokenizer()
+    with build().open(tmp_path / "m.gguf") as model:
+        n_vocab = min(250, int(model.tensors["token_embd.weight"].dims[1]))
+        rng = np.random.default_rng(3)
+        given = [rng.integers(3, n_vocab, 20 + 9 * number).tolist() for number in range(4)]
+        found = []
+        for draft in ("off", 3, "auto"):
+            layer = draft != "off"
+            with Bed(model, draft=draft, layer=layer, n_ctx=120, tokenizer=tokenizer) as bed:
+                told = [
+                    bed.ask(prompt, sampling=Sampling(seed=number, temperature=0.7), max_tokens=24, ignore_end=True)
+                    for number, prompt in enumerate(given)
+                ]
+                first = [one.result().ids for one in told]
+                again = bed.ask([*given[1], *first[1]], sampling=Sampling(seed=9), max_tokens=8, ignore_end=True)
+                found.append((first, again.result().ids))
+                if draft == 3:
+                    assert bed.scheduler.counters.drafted > 0
+        assert found[0] == found[1] == found[2]

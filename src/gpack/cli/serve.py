@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("engine")
     add_engine_arguments(engine)
     engine.add_argument(
-        "--draft", type=draft_argument, default="auto", metavar="N", help="guesses where a text is alone (default auto)"
+        "--draft", type=draft_argument, default="auto", metavar="N", help="tokens to guess of each text (default auto)"
     )
     add_device(engine)
     add_loading(engine)

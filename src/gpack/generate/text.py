@@ -89,7 +89,7 @@ class TextGenerator:
         cls, model: Any, *, draft: Draft = "auto", prefixes: PrefixStore | None = None, **session_options: Any
     ) -> Self:
         """A generator of a loaded model; the options are those of `GuildModel.session`."""
-        has_layer = draft_option(draft) != "off" and _has_draft_layer(model)
+        has_layer = draft_option(draft) != "off" and has_draft_layer(model)
         ends = end_tokens(model.tokenizer, model.metadata.get)
         if not has_layer:
             return cls(model.session(**session_options), model.tokenizer, ends, draft=draft, prefixes=prefixes)
@@ -343,7 +343,7 @@ def _streamed(model: Any, request: Request, session_options: Mapping[str, Any]) 
         yield from generator.stream(request)
 
 
-def _has_draft_layer(model: Any) -> bool:
+def has_draft_layer(model: Any) -> bool:
     """Whether the metadata count draft layers; whether they can be used is for the engine to say."""
     count = model.metadata.get(f"{model.metadata.get('general.architecture')}.nextn_predict_layers")
     return isinstance(count, int) and count > 0

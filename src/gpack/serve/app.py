@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -19,25 +17,24 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import GpackError
 from . import fields
-from .answer import Answer
 from .anthropic_api import messages, messages_ask, stream_message, whole_message
 from .asking import template_variables
 from .failures import Failure, bad
+from .gate import Gate, failed, json_answer, no_path, ours, unforeseen
 from .metrics import Metrics
 from .openai_chat import chat, completions, stream_of, whole_of
 from .openapi import document
 from .responses_api import Memory, responses, stream_response, whole_response
 from .served import Served, Settings
 from .shelf import Shelf, Slot
-from .sse import encode
+from .streams import Held, unless_gone
 
 LOG = logging.getLogger("gpack.serve")
 # The page may ask this server alone, and nobody may show it inside of another.
@@ -47,7 +44,6 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_OPEN = ("/", "/health", "/openapi.json", "/favicon.ico")  # paths that need no key
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,8 @@ class _Server:
             Route("/tokenize", self.tokenize, methods=post),
             Route("/detokenize", self.detokenize, methods=post),
         ]
-        handlers: Any = {Failure: _failed, GpackError: _ours, HTTPException: _http, Exception: _unforeseen}
-        middleware = [Middleware(_Gate, server=self)]
+        handlers: Any = {Failure: failed, GpackError: ours, HTTPException: no_path, Exception: unforeseen}
+        middleware = [Middleware(Gate, server=self)]
         if limits.origins:
             cors = Middleware(
                 CORSMiddleware, allow_origins=list(limits.origins), allow_methods=["*"], allow_headers=["*"]
@@ -155,12 +151,12 @@ class _Server:
 
     async def _openai(self, request: Request, asked: Any, make: Callable[..., Awaitable[Any]]) -> Response:
         slot, served = await self._served(asked.model)
-        with _Held(slot) as held:
+        with Held(slot) as held:
             options = asked.stream_options or {}
             fields.only(options, ("include_usage", "include_obfuscation"), "stream_options")
             shape, answers = await make(served, asked, self.settings.timeout)
             if not asked.stream:
-                return _json(await _unless_gone(request, whole_of(shape, answers)))
+                return json_answer(await unless_gone(request, whole_of(shape, answers)))
             return held.stream(stream_of(shape, answers, usage=bool(options.get("include_usage"))), answers)
 
     async def responses(self, request: Request) -> Response:
@@ -168,31 +164,31 @@ class _Server:
         asked = fields.read(await self._body(request), fields.Responses)
         fields.only(asked.stream_options or {}, ("include_obfuscation",), "stream_options")
         slot, served = await self._served(asked.model)
-        with _Held(slot) as held:
+        with Held(slot) as held:
             shape, answer = await responses(served, asked, self.memory, self.settings.timeout)
             if asked.stream:
                 return held.stream(stream_response(shape, answer), [answer])
-            return _json(whole_response(shape, await _unless_gone(request, answer.whole())))
+            return json_answer(whole_response(shape, await unless_gone(request, answer.whole())))
 
     async def messages(self, request: Request) -> Response:
         """`POST /v1/messages`."""
         asked = fields.read(await self._body(request), fields.Messages)
         slot, served = await self._served(asked.model)
-        with _Held(slot) as held:
+        with Held(slot) as held:
             answer = await messages(served, asked, self.settings.timeout)
             if asked.stream:
                 return held.stream(stream_message(served, answer), [answer])
-            return _json(whole_message(served, await _unless_gone(request, answer.whole())))
+            return json_answer(whole_message(served, await unless_gone(request, answer.whole())))
 
     async def count_tokens(self, request: Request) -> Response:
         """`POST /v1/messages/count_tokens`."""
         asked = fields.read(await self._body(request), fields.Counted)
         slot, served = await self._served(asked.model)
-        with _Held(slot):
+        with Held(slot):
             ask = messages_ask(fields.Messages(**msgspec.structs.asdict(asked), max_tokens=1))
             variables = template_variables(served, ask)
             prompt = await asyncio.to_thread(served.chat, ask.messages, ask.tools or None, variables)
-            return _json({"input_tokens": len(prompt.ids)})
+            return json_answer({"input_tokens": len(prompt.ids)})
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
@@ -202,14 +198,14 @@ class _Server:
         if asked.encoding_format not in (None, "float", "base64"):
             raise bad("there are float and base64", "encoding_format")
         slot, served = await self._served(asked.model)
-        with _Held(slot):
+        with Held(slot):
             found, tokens = await asyncio.to_thread(_embed, served, asked.input)
         data = [
             {"object": "embedding", "index": number, "embedding": _vector(vector, asked.encoding_format)}
             for number, vector in enumerate(found)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return _json({"object": "list", "model": served.name, "data": data, "usage": usage})
+        return json_answer({"object": "list", "model": served.name, "data": data, "usage": usage})
 
     # ------------------------------------------------------------ tokens
 
@@ -217,29 +213,29 @@ class _Server:
         """`POST /tokenize`."""
         asked = fields.read(await self._body(request), fields.Tokenize)
         slot, served = await self._served(asked.model)
-        with _Held(slot):
+        with Held(slot):
             encode_ = served.model.tokenizer.encode
             ids = await asyncio.to_thread(
                 encode_, asked.content, add_special=asked.add_special, parse_special=asked.parse_special
             )
-            return _json({"tokens": ids})
+            return json_answer({"tokens": ids})
 
     async def detokenize(self, request: Request) -> Response:
         """`POST /detokenize`."""
         asked = fields.read(await self._body(request), fields.Detokenize)
         slot, served = await self._served(asked.model)
-        with _Held(slot):
-            return _json({"content": await asyncio.to_thread(served.model.tokenizer.decode, asked.tokens)})
+        with Held(slot):
+            return json_answer({"content": await asyncio.to_thread(served.model.tokenizer.decode, asked.tokens)})
 
     # ------------------------------------------------------------ what there is
 
     async def models(self, _request: Request) -> Response:
         """`GET /v1/models`."""
-        return _json({"object": "list", "data": [self._model(name) for name in self.shelf.names]})
+        return json_answer({"object": "list", "data": [self._model(name) for name in self.shelf.names]})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/NAME`."""
-        return _json(self._model(self.shelf.slot(request.path_params["name"]).name))
+        return json_answer(self._model(self.shelf.slot(request.path_params["name"]).name))
 
     def _model(self, name: str) -> dict[str, Any]:
         served = self.shelf.slot(name).served
@@ -250,16 +246,16 @@ class _Server:
 
     async def props(self, _request: Request) -> Response:
         """`GET /props`: what the page shows of the models."""
-        return _json({"version": __version__, "models": [self._model(name) for name in self.shelf.names]})
+        return json_answer({"version": __version__, "models": [self._model(name) for name in self.shelf.names]})
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`."""
-        return _json(document())
+        return json_answer(document())
 
     async def health(self, _request: Request) -> Response:
         """`GET /health`: loading, ready or draining."""
         state = "draining" if self.shelf.is_closing else "ready" if self.is_ready else "loading"
-        return _json({"status": state}, 200 if state == "ready" else 503)
+        return json_answer({"status": state}, 200 if state == "ready" else 503)
 
     async def tell_metrics(self, _request: Request) -> Response:
         """`GET /metrics`."""
@@ -269,7 +265,7 @@ class _Server:
         """`GET /`: the page to chat."""
         path = resources.files("gpack.serve") / "page" / "index.html"
         if not path.is_file():
-            return _json({"name": "gpack", "version": __version__, "models": self.shelf.names})
+            return json_answer({"name": "gpack", "version": __version__, "models": self.shelf.names})
         return Response(path.read_bytes(), headers=_PAGE_HEADERS, media_type="text/html; charset=utf-8")
 
     # ------------------------------------------------------------ requests
@@ -292,67 +288,6 @@ class _Server:
                 raise Failure(408, "the body did not come in time", "request_timeout") from error
             if len(body) > most:
                 raise Failure(413, f"a request has at most {most} bytes", "request_too_large")
-
-
-class _Held:
-    """A model that a request uses, until the answer has gone out."""
-
-    def __init__(self, slot: Slot) -> None:
-        self._slot, self._streams = slot, False
-
-    def __enter__(self) -> _Held:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._streams:
-            Shelf.release(self._slot)
-
-    def stream(self, events: AsyncGenerator[bytes], answers: Sequence[Answer]) -> Response:
-        """Events that go out one by one; the model is held until the last."""
-        self._streams = True
-        return _Stream(events, answers, self._slot)
-
-
-class _Stream(StreamingResponse):
-    """A stream of events. However it ends, and if it never begins, its answers end and its model is released."""
-
-    def __init__(self, events: AsyncGenerator[bytes], answers: Sequence[Answer], slot: Slot) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._events, self._answers, self._slot = events, answers, slot
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            for answer in self._answers:
-                answer.cancel()
-            Shelf.release(self._slot)
-            await self._events.aclose()
-
-
-async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """Waits for an answer, or until its client has gone.
-
-    Raises:
-        ClientDisconnect: It has.
-    """
-    answer = asyncio.ensure_future(work)
-    gone = asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientDisconnect
-        return answer.result()
-    finally:
-        gone.cancel()
-        answer.cancel()
-        await asyncio.gather(answer, gone, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _embed(served: Served, given: Any) -> tuple[list[Any], int]:
@@ -382,83 +317,3 @@ def _description(served: Served) -> dict[str, Any]:
         "takes_tools": served.style.calls != "none",
         "thinks": served.style.thinks,
     }
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(encode(value), status, headers, media_type="application/json")
-
-
-async def _failed(request: Request, error: Failure) -> Response:
-    body = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
-    headers = {"Retry-After": "1"} if error.status in (429, 503) else {}
-    if error.status in (408, 413):
-        headers["Connection"] = "close"  # the rest of the body is nobody's
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return _json(body, error.status, headers)
-
-
-async def _ours(request: Request, error: GpackError) -> Response:
-    return await _failed(request, Failure.of(error))
-
-
-async def _http(request: Request, error: HTTPException) -> Response:
-    what = {404: "there is no such path", 405: "the path is there, but not for this method"}
-    codes = {404: "not_found", 405: "method_not_allowed"}
-    text = what.get(error.status_code, str(error.detail))
-    return await _failed(request, Failure(error.status_code, text, codes.get(error.status_code)))
-
-
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    LOG.error("a request to %s failed", request.url.path, exc_info=error)
-    return await _failed(request, Failure(500, "the server has a fault; its log says more", "internal_error"))
-
-
-class _Gate:
-    """Checks the key, counts requests and logs them; a client that has gone gets nothing."""
-
-    def __init__(self, app: ASGIApp, server: _Server) -> None:
-        self.app, self.server = app, server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started, status = time.perf_counter(), 499
-
-        async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        path = scope["path"]
-        try:
-            if path not in _OPEN and scope["method"] != "OPTIONS" and not self._has_key(scope):
-                request = Request(scope, receive)
-                failure = Failure(401, "the key is missing, or not the server's", "invalid_api_key")
-                await (await _failed(request, failure))(scope, receive, noting)
-            else:
-                await self.app(scope, receive, noting)
-        except ClientDisconnect:
-            status = 499
-        except Exception:
-            status = 500  # the answer is made outside of this
-            raise
-        finally:
-            known = path if any(route.path == path for route in self.server.app.routes) else "other"  # type: ignore[attr-defined]
-            self.server.metrics.requests.labels(known, str(status)).inc()
-            if self.server.limits.logs:
-                seconds = round(time.perf_counter() - started, 4)
-                LOG.info(json.dumps({"method": scope["method"], "path": path, "status": status, "seconds": seconds}))
-
-    def _has_key(self, scope: Scope) -> bool:
-        key = self.server.limits.key
-        if key is None:
-            return True
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-api-key", b"")
-        bearer = headers.get(b"authorization", b"")
-        if bearer[:7].lower() == b"bearer ":
-            given = bearer[7:]
-        return hmac.compare_digest(given, key.encode())

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..engine.state.sequence import Sequence as Text
-from ..errors import GpackError
-from ..generate.drafting import AutoLength, FixedLength, NgramDrafter
+from ..errors import GpackError, UsageError
+from ..generate.drafting import NgramDrafter
 from ..generate.request import Generation, Piece, Request
 from ..generate.writing import Writing
+from .chances import Chances
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,24 @@ class Job:
     text: Text | None = None
     drafts: list[int] = field(default_factory=list)
     drafter: NgramDrafter = field(default_factory=NgramDrafter)
-    length: AutoLength | FixedLength | None = None
+    chances: Chances = field(default_factory=Chances)
     is_cancelled: bool = False
     is_cut: bool = False
     is_done: bool = False
     has_read: bool = False
     started: float = field(default_factory=time.monotonic)
     last_token: float = 0.0
+
+    @property
+    def engine_text(self) -> Text:
+        """Its state, which it has while it is carried on."""
+        assert self.text is not None
+        return self.text
+
+    @property
+    def follows_layer(self) -> bool:
+        """Whether the model's draft layer knows the text."""
+        return self.text is not None and self.text.state.draft is not None
 
     @property
     def tokens(self) -> list[int]:
@@ -76,6 +88,22 @@ class Job:
         if first >= n_prompt:
             return self.writing.ids[first - n_prompt : first - n_prompt + count]
         return self.tokens[first : first + count]
+
+    def check(self, n_ctx: int, n_vocab: int) -> None:
+        """Refuses a prompt that can never be computed.
+
+        Raises:
+            UsageError: `engine.context`: it is longer than the context; `engine.token`: a token is none of the model's.
+        """
+        ids = self.request.ids
+        if len(ids) > n_ctx:
+            raise UsageError(
+                f"the prompt has {len(ids)} tokens, the context holds {n_ctx}",
+                code="engine.context",
+                hint="a larger context or a shorter prompt is needed",
+            )
+        if not 0 <= min(ids) <= max(ids) < n_vocab:
+            raise UsageError(f"a token of the prompt is not one of {n_vocab}", code="engine.token")
 
     def result(self) -> Generation:
         """What was generated."""

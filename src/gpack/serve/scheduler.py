@@ -14,56 +14,27 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from ..engine.engine import Chunk, Engine, Outcome
-from ..engine.state.sequence import Sequence as Text
 from ..errors import GpackError, InternalError, UsageError
-from ..generate.drafting import Draft, draft_option, length_of
+from ..generate.drafting import Draft, draft_option
 from ..generate.prefixes import PrefixStore
 from ..generate.request import LENGTH, Piece
+from .chances import Pace
+from .counters import Counters
+from .drafts import Drafts
 from .job import Event, Job
 
 LOG = logging.getLogger("gpack.serve")
 Floats = npt.NDArray[np.float32]
-_STEP_SECONDS = 0.1  # that a step with rows of prompts may take
-_LEAST_ROWS, _FIRST_ROWS = 16, 64
-_MATTER = 16  # rows of prompts from which on a step says how long rows take
-_DRAFT_TEXTS = 1  # texts in a step up to which drafts are worth their rows
+_LEAST_ROWS = 16  # that prompts have in each step
 
 
 Call = tuple[Callable[[Event], None], Event]
-
-
-@dataclass
-class Counters:
-    """What happened so far; numbers only grow.
-
-    Attributes:
-        prompt_tokens: Of requests; `reused_tokens` of them were not computed.
-        read_tokens: Rows of prompts that were computed.
-        tokens: That were generated.
-        steps: Of the engine; `step_seconds`: for them.
-        drafted, accepted: Tokens.
-        put_back: Texts that had to make room.
-        first_token, between: Seconds to the first token, and between two, since they were last taken.
-    """
-
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    read_tokens: int = 0
-    tokens: int = 0
-    steps: int = 0
-    step_seconds: float = 0.0
-    drafted: int = 0
-    accepted: int = 0
-    put_back: int = 0
-    first_token: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
-    between: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
 
 
 class Scheduler:
@@ -83,6 +54,7 @@ class Scheduler:
         n_ctx: int,
         cache_type: str = "F16",
         draft: Draft = "auto",
+        layer: bool = False,
         kept_bytes: int | None = None,
         post: Callable[[list[Call]], None] | None = None,
     ) -> None:
@@ -93,7 +65,8 @@ class Scheduler:
             queue: Further ones that may wait.
             n_ctx: Most tokens of a text.
             cache_type: How keys and values are kept.
-            draft: As `TextGenerator`; with several texts in a step nothing is drafted.
+            draft: Tokens that are guessed for each text in a step; `auto`: what is fastest.
+            layer: The model has a draft layer, which guesses where it can be used.
             kept_bytes: Most bytes of kept states; default half of what the states of all texts may take.
             post: Gets all that is to be told after a step, to call it elsewhere; default: here.
 
@@ -101,18 +74,22 @@ class Scheduler:
             UsageError: An argument makes no sense; `io.memory`: the state of one text is beyond the engine's budget.
         """
         self.engine, self.parallel, self.queue, self.n_ctx = engine, parallel, queue, n_ctx
-        self.cache_type, self.draft = cache_type, draft_option(draft)
+        self.cache_type = cache_type
+        self._drafts = Drafts(engine, draft_option(draft), n_ctx)
+        self._layer = layer and draft_option(draft) != "off" and engine.drafts_off is None
         self.counters = Counters()
         self.prefixes = PrefixStore(engine.pool.budget // 2 if kept_bytes is None else kept_bytes)
         engine.pool.relief.append(weakref.WeakMethod(self.prefixes.forget))
         with engine.sequence(n_ctx=n_ctx, cache_type=cache_type) as text:
             self._kind = text.state.layouts
         engine.lower(cache_type)
+        if self._layer:
+            engine.lower_drafts(cache_type)
         self._waiting: deque[Job] = deque()
         self._admitted: list[Job] = []  # in the order in which they came
         self._changed = threading.Condition()
         self._is_closing = False
-        self._row_seconds = 0.0
+        self._pace = Pace()
         self._is_full = False  # a text was put back, and none has ended since
         self._told: list[Call] = []
         self._post = post or _call
@@ -139,15 +116,7 @@ class Scheduler:
                 `engine.token`; `serve.closing`.
         """
         for job in jobs:
-            ids = job.request.ids
-            if len(ids) > self.n_ctx:
-                raise UsageError(
-                    f"the prompt has {len(ids)} tokens, the context holds {self.n_ctx}",
-                    code="engine.context",
-                    hint="a larger context or a shorter prompt is needed",
-                )
-            if not 0 <= min(ids) <= max(ids) < self.engine.n_vocab:
-                raise UsageError(f"a token of the prompt is not one of {self.engine.n_vocab}", code="engine.token")
+            job.check(self.n_ctx, self.engine.n_vocab)
         with self._changed:
             if self._is_closing:
                 raise UsageError("the server is shutting down", code="serve.closing")
@@ -256,7 +225,7 @@ class Scheduler:
         return taken
 
     def _begin(self, job: Job) -> None:
-        text = job.text = self.engine.sequence(n_ctx=self.n_ctx, cache_type=self.cache_type)
+        text = job.text = self.engine.sequence(n_ctx=self.n_ctx, cache_type=self.cache_type, drafts=self._layer)
         tokens = job.tokens
         if (found := self.prefixes.find(tokens[:-1], self._kind)) is not None and found[0].position <= self.n_ctx:
             state, reached = found
@@ -282,17 +251,11 @@ class Scheduler:
             self._make_room(jobs, error)
             return
         seconds = time.perf_counter() - started
-        rows = sum(len(chunk.tokens) for chunk in chunks)
-        read = rows - sum(1 for job in jobs if job.has_read)
-        self.counters.steps += 1
-        self.counters.step_seconds += seconds
-        if read >= _MATTER:
-            each = seconds / rows
-            self._row_seconds = each if not self._row_seconds else 0.7 * self._row_seconds + 0.3 * each
+        self._note(jobs, sum(len(chunk.tokens) for chunk in chunks), seconds)
         short: list[Job] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.error is None:
-                self._guarded(job, partial(self._went_on, job, outcome, seconds))
+                self._guarded(job, partial(self._went_on, job, outcome))
             elif outcome.error.code == "engine.budget":
                 short.append(job)
                 lack = outcome.error
@@ -301,19 +264,28 @@ class Scheduler:
         if short:
             self._make_room(short, lack)
 
+    def _note(self, jobs: list[Job], rows: int, seconds: float) -> None:
+        """Learns from what a step took."""
+        self.counters.steps += 1
+        self.counters.step_seconds += seconds
+        read = rows - sum(1 + len(job.drafts) for job in jobs if job.has_read)
+        if not read:
+            self._drafts.cost.note(rows, seconds)
+        self._pace.note(rows, read, seconds)
+
     def _chunks(self) -> tuple[list[Chunk], list[Job]]:
         """What the next step computes: a row of each text that is written, then parts of prompts."""
         chunks: list[Chunk] = []
         jobs = [job for job in self._admitted if job.unread == 1 and job.has_read]
         reading = [job for job in self._admitted if not (job.unread == 1 and job.has_read)]
         jobs = jobs[: self.engine.batch]
+        self._drafts.choose(jobs)
         for job in jobs:
-            self._draft(job, alone=len(self._admitted) <= _DRAFT_TEXTS)
             tokens = job.ahead(1) + job.drafts
-            chunks.append(Chunk(_text(job), tokens, logits="all", open=bool(job.drafts)))
+            chunks.append(Chunk(job.engine_text, tokens, logits="all", open=bool(job.drafts)))
         # However many texts are written, some rows are left for prompts: none of them waits for ever.
         written = sum(len(chunk.tokens) for chunk in chunks)
-        left = min(self.engine.batch - written, max(_LEAST_ROWS, self._rows() - written))
+        left = min(self.engine.batch - written, max(_LEAST_ROWS, self._pace.rows - written))
         # The shortest first: nobody waits for a long prompt. The oldest has half of the rows whatever comes after it.
         oldest = reading[:1]
         for job in [*oldest, *sorted(reading[1:], key=lambda job: job.unread)]:
@@ -322,15 +294,9 @@ class Scheduler:
             if count > 0:
                 jobs.append(job)
                 is_last = count == job.unread
-                chunks.append(Chunk(_text(job), job.ahead(count), logits="last" if is_last else "none"))
+                chunks.append(Chunk(job.engine_text, job.ahead(count), logits="last" if is_last else "none"))
                 left -= count
         return chunks, jobs
-
-    def _rows(self) -> int:
-        """Rows that a step may have."""
-        if not self._row_seconds:
-            return _FIRST_ROWS
-        return int(_STEP_SECONDS / self._row_seconds)
 
     def _until_kept(self, job: Job) -> int:
         """Tokens that a text reads until its state is to be kept, or its prompt ends."""
@@ -339,22 +305,7 @@ class Scheduler:
         ends = [end - job.position for end in job.request.keep_at if end > job.position]
         return min([job.unread, *ends])
 
-    def _draft(self, job: Job, *, alone: bool) -> None:
-        job.drafts = []
-        if not alone or self.draft == "off":
-            return
-        if job.length is None:
-            job.length = length_of(self.draft)
-        most = job.request.max_tokens
-        room = min(
-            self.n_ctx - job.position - 2,
-            self.engine.batch - 1,
-            self.n_ctx if most is None else most - len(job.writing.ids) - 1,
-        )
-        if room > 0 and (count := job.length.choose(room)):
-            job.drafts = job.drafter.draft(job.tokens, count)
-
-    def _went_on(self, job: Job, outcome: Outcome, seconds: float) -> None:
+    def _went_on(self, job: Job, outcome: Outcome) -> None:
         """A text read some tokens: of those that it was given, or of those that it has chosen."""
         if job.unread > (1 if outcome.opened is not None else 0):
             self._keep(job, at_turn=True)
@@ -379,8 +330,7 @@ class Scheduler:
             self.engine.accept([(outcome.opened, 1 + used)])
             self.counters.drafted += len(drafts)
             self.counters.accepted += used
-        if job.length is not None:
-            job.length.note(len(drafts), used, seconds, refused=used < len(drafts))
+            self._drafts.learn(job, used)
         if job.writing.has_ended:
             self._finish(job)
 
@@ -405,7 +355,7 @@ class Scheduler:
     def _keep(self, job: Job, *, at_turn: bool) -> None:
         """Keeps a state that was committed, so that others may begin with it."""
         if not at_turn or (not self.engine.is_trimmable and job.position in job.request.keep_at):
-            self.prefixes.keep(_text(job).checkpoint())
+            self.prefixes.keep(job.engine_text.checkpoint())
 
     def _finish(self, job: Job) -> None:
         if job.writing.ids and job.text is not None:
@@ -450,8 +400,3 @@ class Scheduler:
 def _call(calls: list[Call]) -> None:
     for tell, event in calls:
         tell(event)
-
-
-def _text(job: Job) -> Text:
-    assert job.text is not None
-    return job.text

@@ -20,7 +20,7 @@ from ..generate.drafting import Draft
 from ..generate.ending import end_tokens
 from ..generate.guild_model import GuildModel
 from ..generate.request import Request
-from ..generate.text import turn_end
+from ..generate.text import has_draft_layer, turn_end
 from ..generate.writing import Rules, Writing
 from ..generated.constants import GgmlType
 from ..tokenizer.chat import special_tokens
@@ -40,7 +40,7 @@ class Settings:
         queue: Further requests that may wait.
         n_ctx: Most tokens of a text; None: what the model was trained on, at most 8192.
         threads, compute, cpu, device, cache_type: As `guild run`.
-        draft: Tokens that are guessed where a text is alone.
+        draft: Tokens that are guessed of each text.
         state_bytes: Most bytes of the states of all texts; None: half of the memory that is free.
         timeout: Seconds that a request may take.
         cache_dir: Folder that keeps the states of prompts from one run to the next; None: they are not kept.
@@ -123,6 +123,7 @@ class Served:
                 n_ctx=self.n_ctx,
                 cache_type=settings.cache_type,
                 draft=settings.draft,
+                layer=settings.draft != "off" and has_draft_layer(model),
                 post=post,
             )
         except BaseException:
