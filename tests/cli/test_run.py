@@ -153,7 +153,15 @@ def test_options_reach_the_engine(model: Model) -> None:
     options = ("--threads", "3", "--ctx", "99", "--cache-type", "q8_0", "--compute", "f32", "--cpu", "avx2")
     assert run("-p", "x", *options, "--check-weights") == 0
     assert model.options == [
-        {"n_ctx": 99, "threads": 3, "cache_type": "Q8_0", "compute": "f32", "cpu": "avx2", "check_weights": True}
+        {
+            "n_ctx": 99,
+            "threads": 3,
+            "cache_type": "Q8_0",
+            "compute": "f32",
+            "cpu": "avx2",
+            "device": "cpu",
+            "check_weights": True,
+        }
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -459,5 +460,8 @@ def test_first_word_needs_the_standard_library_alone(tmp_path: Path) -> None:
         f"t = Tokenizer.open({str(tmp_path / 'm.gpack')!r}); t.encode('Hello'); t.close(); "
         "print([m for m in ('numpy', 'numba', 're', 'typing', 'json', 'collections.abc') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    # Without site-packages: packages of others import what they like when Python starts.
+    environment = {**os.environ, "PYTHONPATH": str(Path(gpack.__file__).parents[1])}
+    command = [sys.executable, "-S", "-c", program]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert found.stdout.strip() in ("[]", "['collections.abc']")

@@ -61,9 +61,9 @@ class IndexChecker:
             return table.vocab_blob[:]
 
         if flags & GbtFlags.MERGE_INDEX:
-            rule, found = "tokenizer.merge_index", self._is_merge_index()
-            self._judge(rule, "merge_keys", lambda: found, lambda: merge_index(triples[:])[0])
-            self._judge(rule, "merge_ranks", lambda: found, lambda: merge_index(triples[:])[1])
+            found = self._is_merge_index()
+            self._judge("tokenizer.merge_index", "merge_keys", lambda: found, lambda: merge_index(triples[:])[0])
+            self._judge("tokenizer.merge_index", "merge_ranks", lambda: found, lambda: merge_index(triples[:])[1])
         if flags & GbtFlags.TOKEN_ORDER:
             self._judge(
                 "tokenizer.token_order",
