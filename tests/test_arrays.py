@@ -159,3 +159,14 @@ def test_a_pack_is_a_mapping(files: tuple[Path, Path]) -> None:
         assert pack != other
         assert len({pack, other}) == 2
         assert dict(pack.metadata) == {"general.architecture": "toy"}
+
+
+def test_what_several_files_say_beside_the_tensors(tmp_path: Path) -> None:
+    """As a pack of sharded safetensors keeps it: a list, with null for those that say nothing."""
+    from gpack.convert.edit import Changes, edit
+
+    gpack.save_file({"a": np.zeros(3, np.float32)}, tmp_path / "m.gpack", {"format": "pt"})
+    said = b'[{"format": "pt", "a": "1"}, null, {"format": "np", "b": "2"}]'
+    edit(tmp_path / "m.gpack", tmp_path / "n.gpack", Changes(assets={"__metadata__.json": said}))
+    with gpack.safe_open(tmp_path / "n.gpack") as opened:
+        assert opened.metadata() == {"format": "pt", "a": "1", "b": "2"}

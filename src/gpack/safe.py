@@ -38,6 +38,7 @@ class safe_open:  # noqa: N801 - safetensors' name
 
         Raises:
             UsageError: There is no such framework, or numpy is to use a device.
+            UnsupportedError: `torch.library`: torch is not installed.
             GpackError: As `gpack.open`.
         """
         if framework not in FRAMEWORKS:
@@ -45,12 +46,14 @@ class safe_open:  # noqa: N801 - safetensors' name
         self._framework, self._device = FRAMEWORKS[framework], device
         if self._framework == "np" and device != "cpu":
             raise UsageError("numpy's arrays are in the CPU's memory", code="usage", field="device")
-        self._pack = open_pack(filename)
         self._arrays: Any = None
         if self._framework == "pt":
-            from .torch import Tensors
+            from .torch import Tensors  # before anything is open: torch may be missing
 
+            self._pack = open_pack(filename)
             self._arrays = Tensors(self._pack, device)
+        else:
+            self._pack = open_pack(filename)
 
     def keys(self) -> list[str]:
         """Names of all tensors, sorted by their bytes."""
@@ -61,11 +64,17 @@ class safe_open:  # noqa: N801 - safetensors' name
         return sorted(self._pack, key=lambda name: self._pack.place(name).offset)
 
     def metadata(self) -> dict[str, str] | None:
-        """What safetensors keep under `__metadata__`; None where the pack was made without."""
+        """What safetensors keep under `__metadata__`; None where the pack was made without.
+
+        Of a model in several files it is what any of them says, and of a key that several have what the first one says.
+        """
         if HEADER_METADATA not in self._pack.assets():
             return None
         said = json.loads(bytes(self._pack.asset(HEADER_METADATA)))
-        return said if isinstance(said, dict) else None
+        made: dict[str, str] = {}
+        for part in said if isinstance(said, list) else [said]:
+            made = {**part, **made} if isinstance(part, dict) else made
+        return made
 
     def get_tensor(self, name: str) -> Any:
         """A tensor: nothing is copied where the framework knows its type; blocks become float32.

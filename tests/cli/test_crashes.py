@@ -98,7 +98,7 @@ def _prepared(command: str, folder: Path, output: Path) -> Work:
     if command == "edit":
         return Work(output, ["edit", str(pack), "--set", "general.name=Another", "-o", str(output)])
     if command == "join":
-        parts = split(pack, pack.stat().st_size // 3 + 1)
+        parts = [part.path for part in split(pack, pack.stat().st_size // 3 + 1)]
         return Work(output, ["join", str(parts[1]), "-o", str(output)])
     if command == "sign":
         pytest.importorskip("model_signing.signing")

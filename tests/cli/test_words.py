@@ -101,7 +101,7 @@ def test_options_by_the_names_that_llama_cpp_has(option: str, name: str, value: 
 
 def test_layers_for_a_gpu_change_nothing_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     parsed(["m.gpack", "-ngl", "99"])
-    assert capsys.readouterr().err == "guild: note: -ngl has no effect: models run on the CPU\n"
+    assert capsys.readouterr().err == "guild: note: -ngl has no effect: --device says where the model runs\n"
     parsed(["m.gpack", "-ngl", "0"])
     assert capsys.readouterr().err == ""
 

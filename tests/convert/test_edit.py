@@ -80,6 +80,8 @@ def test_types_are_kept_and_new_keys_get_theirs(pack: Path, tmp_path: Path) -> N
         "a.float": "0.5",
         "a.flag": "true",
         "a.text": "some words",
+        "a.quoted": '"5"',
+        "a.null": "null",
         "a.list": '["x", "y"]',
         "a.numbers": "[1, 2, 3]",
     }
@@ -92,6 +94,8 @@ def test_types_are_kept_and_new_keys_get_theirs(pack: Path, tmp_path: Path) -> N
         assert made.metadata["a.float"] == 0.5
         assert made.metadata["a.flag"] is True
         assert made.metadata["a.text"] == "some words"
+        assert made.metadata["a.quoted"] == "5"
+        assert made.metadata["a.null"] == "null"
         assert made.metadata["a.list"] == ["x", "y"]
         assert made.metadata["a.numbers"] == [1, 2, 3]
 
@@ -133,6 +137,12 @@ def test_digests_of_chunks_are_made_anew(pack: Path, tmp_path: Path) -> None:
         ({"values": {"tokenizer.ggml.tokens": "x"}}, "usage"),
         ({"values": {"tokenizer.ggml.tokens": "[1]"}}, "usage"),
         ({"values": {"a": "[]"}}, "usage"),
+        ({"values": {"llama.rope.freq_base": "1e39"}}, "usage"),
+        ({"values": {"llama.rope.freq_base": f"1{'0' * 400}"}}, "usage"),
+        ({"values": {"llama.rope.freq_base": "NaN"}}, "usage"),
+        ({"values": {"general.name": "\udcff"}}, "usage"),
+        ({"values": {"a": '["\\ud800"]'}}, "usage"),
+        ({"values": {"a": '"\\ud800"'}}, "usage"),
         ({"values": {"a": '[1, "b"]'}}, "usage"),
         ({"values": {"gexec.x": "1"}}, "metadata.forbidden"),
         ({"removed": ("absent",)}, "pack.no_key"),

@@ -45,7 +45,15 @@ def runs(backend: Any, pair: Pair, cache_type: str) -> tuple[Doubles, Doubles]:
     return np.concatenate(hidden), np.concatenate(logits)
 
 
-def check(build: Build, *, width: int = 32, compute: Any = "f32", cache_type: str = "F32", most: float = 1e-5) -> None:
+def check(
+    build: Build,
+    *,
+    width: int = 32,
+    compute: Any = "f32",
+    cache_type: str = "F32",
+    most: float = 1e-5,
+    least: float = 0.05,
+) -> None:
     pair = built(build, width)
     with simulated(compute=compute) as backend:
         hidden, logits = runs(backend, pair, cache_type)
@@ -54,7 +62,7 @@ def check(build: Build, *, width: int = 32, compute: Any = "f32", cache_type: st
     reference = ReferenceBackend(compute=compute, batch=16, round_caches=True)
     wanted = runs(reference, pair, cache_type)
     for made, right, whole in zip((hidden, logits), wanted, together, strict=True):
-        assert right.std() > 0.02
+        assert right.std() > least
         np.testing.assert_allclose(made, right, rtol=0, atol=most * right.std())
         # `Given` rows are those of a step, so only what depends on tokens alone is the same in another cut.
         assert np.array_equal(made, whole)
@@ -69,7 +77,8 @@ def test_what_has_no_kernel_is_known() -> None:
 )
 def test_operations(name: str) -> None:
     kind, case = name.split(": ")
-    check(CASES[kind][case], width=64 if kind == "Columns" else 32)
+    # Rows of the delta rule are small: keys are normed, and the state begins as zeros.
+    check(CASES[kind][case], width=64 if kind == "Columns" else 32, least=0.03 if kind == "DeltaRule" else 0.05)
 
 
 @pytest.mark.parametrize("kind", sorted(LEFT_OUT))

@@ -95,6 +95,8 @@ def test_perplexity_is_what_its_definition_says(model: Any, stride: int, add_bos
     assert told == list(range(1, len(windows(len(ids), 24, stride)) + 1))
     some = measure(WithSettings(model, add_bos=add_bos), ids, n_ctx=24, stride=stride, most=2)  # type: ignore[arg-type]
     assert some.windows == 2
+    with pytest.raises(UsageError):
+        measure(WithSettings(model, add_bos=add_bos), ids, n_ctx=24, most=0)  # type: ignore[arg-type]
 
 
 def test_logits_come_a_few_rows_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,10 @@ Convert a model into one pack: a GGUF, or safetensors with the configuration and
 model any shard will do. The output is written beside its destination, checked, and renamed into place: whatever
 happens, a partial pack never stands there.
 
-safetensors: a folder, one file, any shard, or model.safetensors.index.json. llama, qwen2, qwen3, qwen3moe, qwen35 and
-qwen35moe get the names, shapes, values and metadata of a GGUF of the model. Any other architecture is packed as it is,
-and the pack says that it cannot be run. Code in the folder is never run. Vision and other towers are packed too, under
+safetensors: a folder, one file, any shard, or model.safetensors.index.json. Models of the architectures in
+spec/import.md (llama, ministral3, granite, smollm3, olmo2, phi3, glm4, qwen2, qwen3, qwen3moe, qwen35, qwen35moe,
+qwen4exp) get the names, shapes, values and metadata of a GGUF of the model. Any other is packed as it is, and the pack
+says that it cannot be run. Code in the folder is never run. Vision and other towers are packed too, under
 their own names, unless --text-only leaves them out.
 
 --quantize TYPE turns matrices and experts whose rows are whole blocks; norms, biases, vectors, the router and other

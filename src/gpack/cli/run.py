@@ -149,7 +149,11 @@ def _add_engine(group: Any) -> None:
         " larger than half of the free memory, experts up to 1 GiB)",
     )
     group.add_argument(
-        "-ngl", "--n-gpu-layers", type=int, metavar="N", help="accepted, without effect: models run on the CPU"
+        "-ngl",
+        "--n-gpu-layers",
+        type=int,
+        metavar="N",
+        help="accepted, without effect: --device says where a model runs, which is all of it",
     )
     add_device(group)
     add_loading(group)
@@ -262,7 +266,7 @@ def _take_words(args: argparse.Namespace) -> None:
             f"the words {' '.join(words)!r} are too many", code="usage", hint="a prompt of several words needs quotes"
         )
     if args.n_gpu_layers:
-        remark("guild: note: -ngl has no effect: models run on the CPU")
+        remark("guild: note: -ngl has no effect: --device says where the model runs")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     with Progress("split", enabled=False if args.json else None) as bar:
         parts = split(args.file, args.size, folder=args.output_dir, progress=bar.update)
     if args.json:
-        made = [{"file": str(part), "size": part.stat().st_size} for part in parts]
+        made = [{"file": str(part.path), "size": part.size} for part in parts]
         print(json.dumps({"ok": True, "parts": made}, indent=2))
     else:
         for part in parts:
-            print(printable(f"{part}: {units.size(part.stat().st_size)}"))
+            print(printable(f"{part.path}: {units.size(part.size)}"))
     return errors.EXIT_OK

@@ -206,6 +206,8 @@ def _value(key: str, text: str, before: Value | None) -> Value:
         UsageError: It does not fit.
     """
     made = MetadataBuilder()
+    if not _is_text(key + text):
+        raise UsageError("key and value are to be UTF-8", code="usage", field="set")
     if not key or (before is not None and before.element_type == MetadataType.ARRAY):
         raise UsageError("a list of lists cannot be set", code="usage", field=key or "set")
     if before is None:
@@ -215,12 +217,15 @@ def _value(key: str, text: str, before: Value | None) -> Value:
         kind, element = before.value_type, before.element_type
         parsed = text if kind == MetadataType.STRING else _json(text)
     if kind == MetadataType.STRING:
-        made.text(key, text if isinstance(parsed, list | dict) or before is not None else str(parsed))
+        said = parsed if before is None and isinstance(parsed, str) else text
+        if not _is_text(said):
+            raise UsageError(f"{text} is no text that UTF-8 can hold", code="usage", field=key)
+        made.text(key, said)
     elif kind == MetadataType.ARRAY:
         if not isinstance(parsed, list):
             raise UsageError(f"{text!r} is no JSON list, as the value of {key} is", code="usage", field=key)
         if element == MetadataType.STRING:
-            if not all(isinstance(item, str) for item in parsed):
+            if not all(isinstance(item, str) and _is_text(item) for item in parsed):
                 raise UsageError(f"{key} is a list of strings", code="usage", field=key)
             made.texts(key, parsed)
         else:
@@ -228,6 +233,11 @@ def _value(key: str, text: str, before: Value | None) -> Value:
     else:
         made.scalar(key, kind, _fitting(key, parsed, kind))
     return made[key]
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it: it has no half of a pair of surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _json(text: str) -> Any:
@@ -262,7 +272,8 @@ def _fitting(key: str, value: Any, kind: int) -> Any:
     if dtype.kind == "b":
         fits = isinstance(value, bool)
     elif dtype.kind == "f":
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(dtype.type(value))
+        most = float(np.finfo(dtype).max)
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
     else:
         limits = np.iinfo(dtype)
         fits = isinstance(value, int) and not isinstance(value, bool) and limits.min <= value <= limits.max

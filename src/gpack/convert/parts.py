@@ -46,6 +46,19 @@ class PartName:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part that was written.
+
+    Attributes:
+        path: Where it is.
+        size: Bytes.
+    """
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True)
 class Joined:
     """A pack that was put together.
 
@@ -66,7 +79,7 @@ def split(
     *,
     folder: str | os.PathLike[str] | None = None,
     progress: Tell | None = None,
-) -> list[Path]:
+) -> list[Part]:
     """Cuts a pack into parts `NAME.part-00001-of-00003`, each written whole or not at all.
 
     Args:
@@ -102,7 +115,7 @@ def split(
                 )
                 output.sync()
                 output.commit()
-            made.append(path)
+            made.append(Part(path, length))
         return made
 
 

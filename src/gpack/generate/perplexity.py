@@ -97,6 +97,8 @@ def measure(
     Raises:
         UsageError: As `windows`, and `GuildModel.session`.
     """
+    if most is not None and most < 1:
+        raise UsageError(f"{most} windows make no sense", code="usage", field="most")
     parts = windows(len(ids), n_ctx, stride)[:most]
     settings = model.tokenizer.settings
     first = settings.bos_id if settings.add_bos else None
