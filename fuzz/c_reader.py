@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import subprocess
 import tempfile
 from pathlib import Path
 
+from .child import COUNTS
 from .corpus import CORPUS_LIMIT, write_packs
 from .fields import as_c
 from .log import FuzzerLog
@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[1]
 _SOURCES = (ROOT / "embed" / "gpack_reader.c", Path(__file__).parent / "reader.c")
 _CLANGS = ("clang", *(f"clang-{version}" for version in range(22, 11, -1)))
 _SANITIZERS = "address,undefined"
-_COUNTS = struct.Struct("<3Q")  # as reader.c has them: executions, headers that held, files that opened
 _IGNORED = "fun:gpack_sha256\nfun:sha256_block\n"
 
 
@@ -80,7 +79,7 @@ def run(*, seconds: int, runs: int, folder: Path) -> Result:
     corpus.mkdir(exist_ok=True)
     write_packs(seeds)
     counts = folder / "counts"
-    counts.write_bytes(bytes(_COUNTS.size))
+    counts.write_bytes(bytes(COUNTS.size))
     if fuzzer:
         limits = [f"-max_total_time={seconds}", f"-runs={runs or -1}", f"-max_len={CORPUS_LIMIT}", "-timeout=10"]
         arguments = [*limits, f"-artifact_prefix={folder}/", str(corpus), str(seeds)]
@@ -97,7 +96,7 @@ def run(*, seconds: int, runs: int, folder: Path) -> Result:
     ) as process:
         for line in process.stderr or ():
             log.take(line)
-    executions, passed, opened = _COUNTS.unpack(counts.read_bytes())
+    executions, passed, opened = COUNTS.unpack(counts.read_bytes())
     return Result(
         "c-reader",
         executions=executions,

@@ -24,7 +24,7 @@ model any shard will do. The output is written beside its destination, checked, 
 happens, a partial pack never stands there.
 
 safetensors: a folder, one file, any shard, or model.safetensors.index.json. Models of the architectures in
-spec/import.md (llama, ministral3, granite, smollm3, olmo2, phi3, glm4, qwen2, qwen3, qwen3moe, qwen35, qwen35moe,
+spec/import.md (llama, mistral3, granite, smollm3, olmo2, phi3, glm4, qwen2, qwen3, qwen3moe, qwen35, qwen35moe,
 qwen4exp) get the names, shapes, values and metadata of a GGUF of the model. Any other is packed as it is, and the pack
 says that it cannot be run. Code in the folder is never run. Vision and other towers are packed too, under
 their own names, unless --text-only leaves them out.
